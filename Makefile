@@ -1,0 +1,52 @@
+# fauxrdma's everyday targets. `make` alone lists them.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.fauxrdma-installed
+EXTRAS ?= torch,dev
+DEMO_FABRICS ?= seed-rail8 fat-tree
+PYTEST_ARGS  ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format pytest bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## create .venv and install fauxrdma into it (again only when pyproject.toml or constraints.txt change)
+
+# A .venv that another Python built, or that was moved, cannot be repaired by pip: `make clean` removes it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "fauxrdma needs Python 3.11 or newer: run make PYTHON=/path/to/python3.11" >&2; exit 3; }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing fauxrdma[$(EXTRAS)] into $(VENV) (the first time takes a minute or two, most of it torch)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP) ## train a real DDP script over two emulated fabrics and compare them
+	@$(BIN)/fauxrdma compare $(DEMO_FABRICS) --nodes 2 --gpus 2 -- examples/train_digits.py
+
+test: lint pytest ## everything that must pass: lint, types, layers, tests
+
+lint: $(STAMP) ## ruff, formatting, mypy --strict, import layers
+	@$(BIN)/ruff check --quiet .
+	@out=$$($(BIN)/ruff format --check . 2>&1) || { echo "$$out"; exit 1; }
+	@$(BIN)/mypy --strict --no-error-summary
+	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
+	@echo "lint: ruff, format, mypy --strict and import layers are clean"
+
+format: $(STAMP) ## let ruff fix and format what it can
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+
+pytest: $(STAMP) ## the tests alone; PYTEST_ARGS='-k name' narrows them
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(STAMP) ## run benchmarks/*.py, each printing ratios measured in one run
+	@set -e; for script in benchmarks/bench_*.py; do \
+		test -e "$$script" || { echo "no benchmarks/bench_*.py yet"; break; }; \
+		echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove .venv, caches and reports
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist fauxrdma-out
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
