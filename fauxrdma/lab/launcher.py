@@ -1,0 +1,196 @@
+"""Runs a program once per GPU of a lab, the way torchrun does, and says which rank failed first and why."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fauxrdma.errors import CheckFailed, ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
+from fauxrdma.lab.local import LocalLab, obituary
+from fauxrdma.lab.processes import Child, Stream, describe_exit
+
+__all__ = ["JobResult", "RankLine", "parse_result_line", "resolve_command", "run_job"]
+
+_PUMP_S = 0.1
+# How long ranks may take to notice by themselves that their daemon died, so that their own error is seen.
+_DAEMON_DEATH_GRACE_S = 15.0
+_PAIR = re.compile(r"[A-Za-z_][\w.]*=\S+")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+# What to install for a module that a script is likely to import.
+_INSTALL = {"torch": "'fauxrdma[torch]'", "sklearn": "scikit-learn", "fauxrdma": "fauxrdma", "PIL": "pillow"}
+
+
+@dataclass(frozen=True, slots=True)
+class RankLine:
+    """One line that a rank printed."""
+
+    rank: int
+    node: int
+    stream: Stream
+    text: str
+
+    @property
+    def prefix(self) -> str:
+        """``[n0 r1]``."""
+        return f"[n{self.node} r{self.rank}]"
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """A job that ended well. `values` are the name=value pairs of rank 0's last result line; `wall_s` is wall time."""
+
+    command: list[str]
+    world_size: int
+    values: dict[str, str]
+    wall_s: float
+    stats_dir: Path
+
+
+def parse_result_line(line: str) -> dict[str, str] | None:
+    """The pairs of a line such as ``loss=0.12 accuracy=0.97 steps=55``; None when it holds anything else."""
+    tokens = line.split()
+    if not tokens or not all(_PAIR.fullmatch(token) for token in tokens):
+        return None
+    return {name: value for name, _, value in (token.partition("=") for token in tokens)}
+
+
+def resolve_command(command: Sequence[str]) -> list[str]:
+    """The argument vector for ``script.py args``, ``-m module args``, ``python script.py`` or any program.
+
+    ``python`` means the interpreter fauxrdma itself runs in, so that its virtual environment need not be activated.
+    Raises ConfigError when there is nothing to run or no such file.
+    """
+    if not command:
+        raise ConfigError("nothing to run: give the script after --, as in `fauxrdma run fat-tree -- train.py`")
+    first, *rest = command
+    interpreter = [sys.executable, "-u"]
+    if first in ("python", "python3"):
+        return [*interpreter, *rest]
+    if first == "-m":
+        if not rest:
+            raise ConfigError("-m needs the name of a module, as in `-- -m my_package.train`")
+        return [*interpreter, *command]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise ConfigError(f"there is no script {first} (looked in {Path.cwd()})")
+        return [*interpreter, *command]
+    program = shutil.which(first)
+    if program is None:
+        raise ConfigError(f"{first} is neither a Python script (*.py) nor a program on PATH")
+    return [program, *rest]
+
+
+def run_job(
+    lab: LocalLab,
+    command: Sequence[str],
+    *,
+    on_line: Callable[[RankLine], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
+    on_tick: Callable[[], None] | None = None,
+) -> JobResult:
+    """Run `command` on every GPU of `lab` and wait for all ranks.
+
+    `on_line` gets every output line, `on_notice` what the launcher itself has to say, `on_tick` is called several
+    times a second. When one rank fails the others are ended. Raises CheckFailed for a rank that failed (SetupError when
+    a module is missing), FabricUnhealthy when a daemon died; the error's notes hold the last lines of that rank.
+    """
+    argv = resolve_command(command)
+    for stale in lab.stats_dir.glob("*"):
+        stale.unlink()
+    lab.check()
+    started = time.monotonic()
+    ranks: list[Child] = []
+    result: dict[str, str] = {}
+
+    def handler(rank: int, node: int) -> Callable[[Child, Stream, str], None]:
+        def handle(_: Child, stream: Stream, text: str) -> None:
+            if rank == 0 and stream == "stdout" and (pairs := parse_result_line(text)) is not None:
+                result.clear()
+                result.update(pairs)
+            if on_line is not None:
+                on_line(RankLine(rank, node, stream, text))
+
+        return handle
+
+    try:
+        for rank in range(lab.world_size):
+            node, gpu = divmod(rank, lab.gpus)
+            child = lab.supervisor.start(
+                f"rank {rank} (node {node}, GPU {gpu})",
+                argv,
+                env={**os.environ, **lab.rank_env(node, gpu)},
+                on_line=handler(rank, node),
+                die_with_parent=lab.in_main_thread,
+            )
+            ranks.append(child)
+        _watch(lab, ranks, on_notice, on_tick)
+    finally:
+        lab.supervisor.stop(ranks)
+    return JobResult(list(command), lab.world_size, result, time.monotonic() - started, lab.stats_dir)
+
+
+def _watch(
+    lab: LocalLab,
+    ranks: list[Child],
+    on_notice: Callable[[str], None] | None,
+    on_tick: Callable[[], None] | None,
+) -> None:
+    """Pump until every rank ended well; raise as soon as the job cannot."""
+    give_up: float | None = None
+    while any(rank.running for rank in ranks):
+        lab.supervisor.pump(_PUMP_S)
+        if on_tick is not None:
+            on_tick()
+        dead = lab.dead()
+        if dead and give_up is None:
+            give_up = time.monotonic() + _DAEMON_DEATH_GRACE_S
+            if on_notice is not None:
+                on_notice(obituary(dead[0]))
+        if not dead and _first_failure(ranks) is not None:
+            break
+        if give_up is not None and time.monotonic() > give_up:
+            break
+    failed = _first_failure(ranks)
+    lab.supervisor.pump(0)  # a daemon whose death made the rank fail may be seen only now
+    if dead := lab.dead():
+        error: FauxrdmaError = FabricUnhealthy(obituary(dead[0]))
+        if failed is not None:
+            _add_last_words(error, failed)
+        raise error
+    if failed is not None:
+        raise _failure(failed)
+
+
+def _first_failure(ranks: list[Child]) -> Child | None:
+    failed = [rank for rank in ranks if rank.returncode not in (None, 0)]
+    return min(failed, key=lambda rank: rank.end_order or 0, default=None)
+
+
+def _failure(rank: Child) -> FauxrdmaError:
+    """The error for the rank that failed first, with the likely fix where there is one."""
+    lines = rank.last_stderr()
+    missing = next((found for line in reversed(lines) if (found := _MISSING_MODULE.search(line))), None)
+    if missing is not None:
+        module = missing.group(1).partition(".")[0]
+        package = _INSTALL.get(module, module)
+        return SetupError(
+            f"{rank.name} needs the Python module {module}, which {sys.executable} does not have: "
+            f"{sys.executable} -m pip install {package}"
+        )
+    returncode = rank.returncode if rank.returncode is not None else 0
+    last = lines[-1].strip() if lines else ""
+    error = CheckFailed(f"{rank.name} failed first: {describe_exit(returncode)}" + (f": {last}" if last else ""))
+    _add_last_words(error, rank)
+    return error
+
+
+def _add_last_words(error: FauxrdmaError, rank: Child) -> None:
+    error.add_note(f"{rank.describe_end()}; the last lines of its stderr:")
+    for line in rank.last_stderr():
+        error.add_note(f"  {line}")

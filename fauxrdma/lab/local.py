@@ -1,0 +1,299 @@
+"""A whole fabric on this machine: one subnet manager and one HCA daemon per emulated node, as processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
+from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
+from fauxrdma.lab.processes import Child, Supervisor, describe_exit
+from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
+from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.loading import load_topology
+from fauxrdma.wire.fabric_messages import FabricReport
+
+__all__ = ["CLOCKS", "LocalLab", "obituary"]
+
+CLOCKS = ("paced", "none")
+_READY_TIMEOUT_S = 60.0
+# A Unix socket path is limited to 107 bytes; a long TMPDIR would not leave room for the file name.
+_MAX_DIRECTORY_CHARS = 80
+
+
+class LocalLab:
+    """A running fabric. A context manager::
+
+        with LocalLab("fat-tree", nodes=2, gpus=2) as lab:
+            subprocess.run(command, env={**os.environ, **lab.rank_env(node=0, local_rank=0)})
+            print(lab.report())
+
+    `fabric` is a preset or a YAML file; `gpus` GPUs of each of `nodes` nodes take part. `clock` is ``paced`` (shaped by
+    the fabric model) or ``none`` (as fast as the host goes); `dilation` is ``auto`` or a number k: one nanosecond of
+    fabric time lasts k of wall time. Entering starts the processes and returns when all nodes are in the fabric;
+    leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
+    machine lacks something, FabricUnhealthy when a daemon ends early.
+    """
+
+    def __init__(
+        self,
+        fabric: str,
+        nodes: int,
+        gpus: int,
+        *,
+        clock: str = "paced",
+        dilation: str | float = "auto",
+        seed: int = 0,
+        log_dir: str | Path | None = None,
+        listen: str = "127.0.0.1:0",
+        master_port: int = 0,
+    ) -> None:
+        if nodes < 1 or gpus < 1:
+            raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
+        if clock not in CLOCKS:
+            raise ConfigError(f"there is no clock {clock!r}: choose paced or none")
+        _check_dilation(dilation)
+        self.fabric = fabric
+        self.nodes = nodes
+        self.gpus = gpus
+        self.clock = clock
+        self.seed = seed
+        self.master_port = master_port
+        self.topology: Topology = load_topology(fabric, nodes=nodes, gpus=gpus)
+        self.dilation = 1.0
+        self.subnet_manager: tuple[str, int] = parse_endpoint(listen, "--listen")
+        self.supervisor = Supervisor()
+        self._dilation_option = str(dilation)
+        self._log_dir = Path(log_dir) if log_dir is not None else None
+        self._directory: Path | None = None
+        self._manager: Child | None = None
+        self._hcas: list[Child] = []
+        self._link: SubnetManagerLink | None = None
+
+    def __enter__(self) -> LocalLab:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What the lab consists of
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of a job that uses every GPU."""
+        return self.nodes * self.gpus
+
+    @property
+    def daemons(self) -> list[int]:
+        """Process ids of the HCA daemons, by node."""
+        return [child.pid for child in self._hcas]
+
+    @property
+    def subnet_manager_pid(self) -> int:
+        """Process id of the subnet manager."""
+        return self._running_manager().pid
+
+    @property
+    def directory(self) -> Path:
+        """The lab's private directory: sockets, logs, rank statistics. Gone when the lab is closed."""
+        if self._directory is None:
+            raise SetupError("the lab is not running: use it as `with LocalLab(...) as lab:`")
+        return self._directory
+
+    @property
+    def stats_dir(self) -> Path:
+        """Where each rank writes rank{R}.json."""
+        return self.directory / "stats"
+
+    @property
+    def in_main_thread(self) -> bool:
+        """Whether children may be tied to this thread: the parent-death signal comes when the *thread* that started a
+        process ends, not only when the process does."""
+        return threading.current_thread() is threading.main_thread()
+
+    def socket_path(self, node: int) -> Path:
+        """The Unix socket of a node's HCA daemon."""
+        return self.directory / f"n{node}.sock"
+
+    def rank_env(self, node: int, local_rank: int) -> dict[str, str]:
+        """What a rank needs in its environment, the way torchrun sets it, and ours; merge it into os.environ."""
+        if not (0 <= node < self.nodes and 0 <= local_rank < self.gpus):
+            raise ConfigError(
+                f"there is no rank for GPU {local_rank} of node {node}: the lab has nodes 0..{self.nodes - 1} "
+                f"with GPUs 0..{self.gpus - 1}"
+            )
+        env = {
+            "RANK": str(node * self.gpus + local_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(self.gpus),
+            "GROUP_RANK": str(node),
+            "GROUP_WORLD_SIZE": str(self.nodes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.master_port),
+            "DIST_BACKEND": "fauxrdma",
+            "FAUXRDMA_SOCKET": str(self.socket_path(node)),
+            "FAUXRDMA_NODE": str(node),
+            "FAUXRDMA_HCA": f"hca{local_rank + 1}",
+            "FAUXRDMA_STATS_DIR": str(self.stats_dir),
+        }
+        if "OMP_NUM_THREADS" not in os.environ:
+            env["OMP_NUM_THREADS"] = "1"
+        return env
+
+    def report(self, reset: bool = False) -> FabricReport:
+        """What the fabric carried since the start or the last reset."""
+        self.check()
+        if self._link is None:
+            raise SetupError("the lab is not running: use it as `with LocalLab(...) as lab:`")
+        try:
+            return self._link.report(reset)
+        except FabricUnhealthy:
+            self.supervisor.pump(0.2)
+            self.check()  # names the process that died, when one did
+            raise
+
+    def dead(self) -> list[Child]:
+        """Daemons that ended although the lab runs, in the order in which they were seen to end."""
+        return sorted(
+            (child for child in self._all_daemons() if not child.running), key=lambda child: child.end_order or 0
+        )
+
+    def check(self) -> None:
+        """Raise FabricUnhealthy, with its last words, when a daemon has died."""
+        self.supervisor.pump(0)
+        for child in self.dead():
+            raise FabricUnhealthy(obituary(child))
+
+    # Start and end
+
+    def _start(self) -> None:
+        if self._directory is not None:
+            raise SetupError("the lab is already running")
+        host, port = self.subnet_manager
+        if port:
+            require_free_port(host, port, "--listen")
+        if self.master_port:
+            require_free_port("127.0.0.1", self.master_port, "--master-port")
+        else:
+            self.master_port = free_port()
+        base = tempfile.gettempdir()
+        self._directory = Path(
+            tempfile.mkdtemp(prefix="fauxrdma-", dir=base if len(base) <= _MAX_DIRECTORY_CHARS else "/tmp")
+        )
+        self.stats_dir.mkdir()
+        logs = self._log_dir or self._directory
+        logs.mkdir(parents=True, exist_ok=True)
+
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        size = ["--nodes", str(self.nodes), "--gpus", str(self.gpus)]
+        time_options = ["--clock", self.clock, "--dilation", self._dilation_option, "--seed", str(self.seed)]
+        self._manager = self._start_daemon(
+            "subnet manager",
+            "daemons.subnet_manager",
+            [self.fabric, *size, "--listen", f"{host}:{port}", *time_options],
+            logs / "subnet-manager.log",
+        )
+        ready = self._await_ready(self._manager, deadline)
+        self.subnet_manager = (str(ready["host"]), int(ready["port"]))
+        address = f"{self.subnet_manager[0]}:{self.subnet_manager[1]}"
+        for node in range(self.nodes):
+            where = ["--socket", str(self.socket_path(node)), "--listen", "127.0.0.1:0"]
+            child = self._start_daemon(
+                f"HCA daemon of node {node}",
+                "daemons.hca",
+                ["--node", str(node), "--subnet-manager", address, *where],
+                logs / f"hca-n{node}.log",
+            )
+            self._hcas.append(child)
+        for child in self._hcas:
+            self._await_ready(child, deadline)
+        self._link = SubnetManagerLink(*self.subnet_manager)
+        self.dilation = self._link.welcome.dilation
+        self._link.wait_ready(max(1.0, deadline - time.monotonic()))
+
+    def _start_daemon(self, name: str, module: str, arguments: list[str], log: Path) -> Child:
+        in_main = self.in_main_thread
+        # -P: a directory named `daemons` where the user stands must not shadow ours.
+        argv = [sys.executable, "-P", "-m", module, *arguments, *(["--die-with-parent"] if in_main else [])]
+        log.unlink(missing_ok=True)
+        return self.supervisor.start(name, argv, log=log, ready_option="--ready-fd", die_with_parent=in_main)
+
+    def _await_ready(self, child: Child, deadline: float) -> dict[str, Any]:
+        if self.supervisor.wait_ready(child, deadline - time.monotonic()):
+            assert child.ready is not None
+            return child.ready
+        if child.running:
+            raise FabricUnhealthy(f"the {child.name} was not ready after {_READY_TIMEOUT_S:g} s{_last_words(child)}")
+        raise _start_failure(child)
+
+    def _running_manager(self) -> Child:
+        if self._manager is None:
+            raise SetupError("the lab is not running: use it as `with LocalLab(...) as lab:`")
+        return self._manager
+
+    def _all_daemons(self) -> list[Child]:
+        return [*([self._manager] if self._manager is not None else []), *self._hcas]
+
+    def close(self) -> None:
+        """End every process of the lab and remove its directory. Idempotent."""
+        try:
+            if self._link is not None:
+                self._link.close()
+                self._link = None
+            daemons = self._all_daemons()
+            self.supervisor.stop([child for child in self.supervisor.children if child not in daemons])
+            self.supervisor.stop(self._hcas)
+        finally:
+            self.supervisor.close()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
+
+
+def _check_dilation(dilation: str | float) -> None:
+    if dilation == "auto":
+        return
+    try:
+        usable = float(dilation) >= 1
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"dilation must be auto or a number k >= 1, got {dilation!r}")
+
+
+def _last_words(child: Child) -> str:
+    lines = [line for line in child.last_stderr() if line.strip()]
+    return f": {lines[-1].strip()}" if lines else ""
+
+
+def obituary(child: Child) -> str:
+    """One line about a daemon that ended: which, how, and its last words."""
+    returncode = child.returncode if child.returncode is not None else 0
+    words = _last_words(child) if returncode > 0 else ""  # killed by a signal, it had no time to say anything
+    return f"the {child.name} (pid {child.pid}) died: {describe_exit(returncode)}{words}"
+
+
+def _start_failure(child: Child) -> FauxrdmaError:
+    """The daemon's own one-line error, as the error its exit code stands for."""
+    lines = [line.strip() for line in child.last_stderr() if line.strip()]
+    words = lines[-1].partition(": error: ")[2] if lines else ""
+    if words and child.returncode == ConfigError.exit_code:
+        return ConfigError(words)
+    if words and child.returncode == SetupError.exit_code:
+        return SetupError(words)
+    return FabricUnhealthy(obituary(child).replace("died", "ended before it was ready"))

@@ -1,0 +1,99 @@
+"""A blocking connection to a subnet manager, as the lab and the command line use it (see wire/fabric_messages.py)."""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+from typing import TypeVar
+
+from fauxrdma.errors import FabricUnhealthy, RemoteProtocolError, SetupError
+from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
+from fauxrdma.wire.fabric_messages import (
+    CONTROL_VERSION,
+    FabricReady,
+    FabricReport,
+    LabHello,
+    LabWelcome,
+    ReadyQuery,
+    Refusal,
+    ReportQuery,
+)
+
+__all__ = ["SubnetManagerLink"]
+
+M = TypeVar("M", bound=Message)
+_CONNECT_TIMEOUT_S = 5.0
+
+
+class SubnetManagerLink:
+    """One connection, one question at a time. A context manager.
+
+    Raises SetupError when nothing listens, FabricUnhealthy when the manager closes the connection or stays silent, and
+    RemoteProtocolError when it refuses or answers something else.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._where = f"{host}:{port}"
+        self._buffer = MessageBuffer()
+        try:
+            self._socket = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise SetupError(
+                f"no subnet manager answers at {self._where} ({error.strerror or error}): is the fabric running?"
+            ) from None
+        try:
+            self.welcome = self._ask(LabHello(version=CONTROL_VERSION), LabWelcome, _CONNECT_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> SubnetManagerLink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait_ready(self, timeout_s: float) -> FabricReady:
+        """Wait until every node is in the fabric."""
+        return self._ask(ReadyQuery(), FabricReady, timeout_s)
+
+    def report(self, reset: bool = False, timeout_s: float = 15.0) -> FabricReport:
+        """What the fabric carried, after every daemon flushed its counters; `reset` zeroes them afterwards."""
+        return self._ask(ReportQuery(reset=reset), FabricReport, timeout_s)
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for selectors."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._socket.close()
+
+    def _ask(self, question: Message, answer: type[M], timeout_s: float) -> M:
+        name = type(question).__name__
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(pack_frame(question))
+            while True:
+                for message in self._buffer:
+                    if isinstance(message, answer):
+                        return message
+                    if isinstance(message, Refusal):
+                        raise RemoteProtocolError(f"the subnet manager at {self._where} refuses: {message.reason}")
+                    raise RemoteProtocolError(
+                        f"the subnet manager at {self._where} answered {name} with {type(message).__name__}"
+                    )
+                data = self._socket.recv(65536)
+                if not data:
+                    raise FabricUnhealthy(f"the subnet manager at {self._where} closed the connection during {name}")
+                self._buffer.feed(data)
+        except TimeoutError:
+            raise FabricUnhealthy(
+                f"the subnet manager at {self._where} did not answer {name} within {timeout_s:g} s"
+            ) from None
+        except OSError as error:
+            raise FabricUnhealthy(
+                f"the connection to the subnet manager at {self._where} broke during {name}: {error.strerror or error}"
+            ) from None
