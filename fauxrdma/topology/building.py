@@ -1,0 +1,157 @@
+"""Putting a topology together cable by cable, with ports handed out in order and never beyond a switch's radix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fauxrdma.errors import ConfigError
+from fauxrdma.topology.graph import (
+    CUT_THROUGH,
+    HCA_FABRIC_PORT,
+    HCA_PCIE_PORT,
+    STORE_AND_FORWARD,
+    Link,
+    Node,
+    NodeKind,
+    Topology,
+)
+from fauxrdma.units import Rate
+
+__all__ = [
+    "DEFAULT_MTU",
+    "DEFAULT_SWITCH_LATENCY_NS",
+    "PCIE_GEN4_X16",
+    "HostShape",
+    "PortsExhausted",
+    "TopologyBuilder",
+]
+
+PCIE_GEN4_X16 = Rate.gbps(252)
+"""16 lanes x 16 GT/s x 128/130 line coding, before TLP headers."""
+
+DEFAULT_SWITCH_LATENCY_NS = 130
+"""Cut-through InfiniBand switch (REFERENCE C: 100-130 ns; the seed's 130)."""
+
+DEFAULT_MTU = 4096
+
+
+class PortsExhausted(ConfigError):
+    """A cable was to be plugged into a switch whose ports are all taken. `switch` and `radix` say which and how big."""
+
+    def __init__(self, switch: str, radix: int) -> None:
+        super().__init__(f"{switch} has {radix} ports and all are taken")
+        self.switch = switch
+        self.radix = radix
+
+
+@dataclass(frozen=True, slots=True)
+class HostShape:
+    """What is inside every host. HCA i (from 1) serves GPU i-1 and sits on that GPU's PCIe switch; each HCA beyond the
+    last GPU is a storage HCA on a PCIe switch of its own. `gpus_per_pcie` GPUs share one PCIe switch; `pcie_rate` is
+    the rate of each device's lanes, one bundle per device."""
+
+    gpus: int = 8
+    hcas: int = 9
+    gpus_per_pcie: int = 2
+    pcie_rate: Rate = PCIE_GEN4_X16
+
+
+class TopologyBuilder:
+    """Collects nodes and cables, then makes the Topology. Names must be new; ports are handed out in call order."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._links: list[Link] = []
+        self._next_port: dict[str, int] = {}
+        self._parallel: dict[tuple[str, str], list[int]] = {}
+        self._tier_sizes: dict[int, int] = {}
+
+    def add_switch(self, name: str, tier: int, radix: int) -> Node:
+        """A fabric switch with `radix` ports. Its index counts the switches of its tier from 1."""
+        self._tier_sizes[tier] = self._tier_sizes.get(tier, 0) + 1
+        return self._add(Node(name, NodeKind.SWITCH, None, self._tier_sizes[tier], tier, radix))
+
+    def add_host(self, host: int, shape: HostShape) -> None:
+        """Host number `host`: its GPUs, PCIe switches and HCAs with the lanes between them, no cables yet."""
+        pcie_count = -(-shape.gpus // shape.gpus_per_pcie) + max(0, shape.hcas - shape.gpus)
+        for p in range(pcie_count):
+            self._add(Node(f"n{host}.pcie{p}", NodeKind.PCIE, host, p))
+        for g in range(shape.gpus):
+            gpu = self._add(Node(f"n{host}.gpu{g}", NodeKind.GPU, host, g))
+            self.connect(gpu.name, f"n{host}.pcie{g // shape.gpus_per_pcie}", shape.pcie_rate, 0.0, kind="pcie")
+        first_storage = -(-shape.gpus // shape.gpus_per_pcie)
+        for i in range(1, shape.hcas + 1):
+            hca = self._add(Node(f"n{host}.hca{i}", NodeKind.HCA, host, i))
+            pcie = (i - 1) // shape.gpus_per_pcie if i <= shape.gpus else first_storage + i - shape.gpus - 1
+            self.connect(hca.name, f"n{host}.pcie{pcie}", shape.pcie_rate, 0.0, kind="pcie")
+
+    def connect(self, a: str, b: str, rate: Rate, length_m: float, *, kind: str = "cable") -> None:
+        """A full-duplex cable between `a` and `b`: two links. Raises PortsExhausted when a switch is full."""
+        a_port = self._port(a, kind)
+        b_port = self._port(b, kind)
+        first = len(self._links)
+        self._links.append(Link(first, f"{a}->{b}", a, b, a_port, b_port, rate, length_m, kind, first + 1))
+        self._links.append(Link(first + 1, f"{b}->{a}", b, a, b_port, a_port, rate, length_m, kind, first))
+        self._parallel.setdefault((a, b), []).append(first)
+        self._parallel.setdefault((b, a), []).append(first + 1)
+
+    def used_ports(self, name: str) -> int:
+        """How many ports of the switch `name` are taken."""
+        return self._next_port.get(name, 1) - 1
+
+    def _add(self, node: Node) -> Node:
+        if node.name in self.nodes:
+            raise ConfigError(f"two nodes are named {node.name}")
+        self.nodes[node.name] = node
+        return node
+
+    def _port(self, name: str, kind: str) -> int:
+        node = self.nodes[name]
+        if node.kind is NodeKind.HCA:
+            return HCA_PCIE_PORT if kind == "pcie" else HCA_FABRIC_PORT
+        port = self._next_port.get(name, 1)
+        if node.radix is not None and port > node.radix:
+            raise PortsExhausted(name, node.radix)
+        self._next_port[name] = port + 1
+        return port
+
+    def build(
+        self,
+        *,
+        name: str,
+        description: str,
+        hosts: int,
+        gpus_per_host: int,
+        switch_latency_ns: int = DEFAULT_SWITCH_LATENCY_NS,
+        switching: str = CUT_THROUGH,
+        mtu: int = DEFAULT_MTU,
+    ) -> Topology:
+        """The finished topology, validated. Raises ConfigError if it is inconsistent."""
+        if switching not in (CUT_THROUGH, STORE_AND_FORWARD):
+            raise ConfigError(f"switching must be {CUT_THROUGH} or {STORE_AND_FORWARD}, not {switching!r}")
+        links = list(self._links)
+        for same in self._parallel.values():
+            if len(same) > 1:
+                for n, link_id in enumerate(same, start=1):
+                    links[link_id] = _renamed(links[link_id], f"{links[link_id].name}:{n}")
+        topology = Topology(
+            name=name,
+            description=description,
+            hosts=hosts,
+            gpus_per_host=gpus_per_host,
+            active_gpus=gpus_per_host,
+            nodes=self.nodes,
+            links=links,
+            switch_latency_ns=switch_latency_ns,
+            switching=switching,
+            mtu=mtu,
+        )
+        topology.validate()
+        return topology
+
+
+def _renamed(link: Link, name: str) -> Link:
+    return Link(
+        link.id, name, link.src, link.dst, link.src_port, link.dst_port,
+        link.rate, link.length_m, link.kind, link.reverse,
+    )  # fmt: skip

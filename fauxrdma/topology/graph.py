@@ -1,0 +1,292 @@
+"""The fabric as a graph: GPUs, PCIe switches, HCAs and switches, joined by directed links.
+
+Everything that has a rate is a link. A full-duplex cable (or PCIe lane bundle) is two links, one per direction, that
+know each other through `Link.reverse`. The graph is data: it says what is plugged into what, not how packets travel
+(that is the subnet manager's part, `fauxrdma.fabric`).
+
+Names: host ``h`` has ``n{h}.gpu{g}`` (g from 0), ``n{h}.pcie{p}`` (p from 0) and ``n{h}.hca{i}`` (i from 1). GPU g uses
+HCA g+1; HCAs beyond the last GPU serve storage. Switches are called ``leaf1``, ``spine1`` ... in the presets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fauxrdma.errors import ConfigError
+from fauxrdma.units import Rate
+
+__all__ = ["CUT_THROUGH", "STORE_AND_FORWARD", "TIER_NAMES", "Link", "Node", "NodeKind", "Topology"]
+
+CUT_THROUGH = "cut-through"
+STORE_AND_FORWARD = "store-and-forward"
+TIER_NAMES = ("leaf", "spine", "core")
+"""What the tiers are called, by number."""
+
+HCA_PCIE_PORT = 0
+"""The side of an HCA that faces its PCIe switch; port 1 faces the fabric, as in verbs."""
+HCA_FABRIC_PORT = 1
+
+
+class NodeKind(StrEnum):
+    """What a node of the graph is."""
+
+    GPU = "gpu"
+    PCIE = "pcie"
+    HCA = "hca"
+    SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device. `host` is None for switches; `tier` (0 leaf, 1 spine, 2 core) and `radix` (ports) only for switches.
+    `index` counts from 0 for GPUs and PCIe switches, from 1 for HCAs and for the switches of each tier."""
+
+    name: str
+    kind: NodeKind
+    host: int | None
+    index: int
+    tier: int | None = None
+    radix: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """ONE DIRECTION of a full-duplex cable or lane bundle. `rate` is the signalling rate after line coding, before
+    packet headers; `kind` is "pcie" or "cable"; `reverse` is the id of the other direction; `id` its place in
+    `Topology.links`. The name is ``src->dst``, with ``:n`` appended (n from 1) where cables run in parallel."""
+
+    id: int
+    name: str
+    src: str
+    dst: str
+    src_port: int
+    dst_port: int
+    rate: Rate
+    length_m: float
+    kind: str
+    reverse: int
+
+
+class Topology:
+    """A whole fabric. Immutable by convention: build one with a preset, a YAML file or `TopologyBuilder`.
+
+    `hosts` and `gpus_per_host` say what is there; `active_gpus` how many GPUs of each host the job uses (0..n-1).
+    `switch_latency_ns` is the forwarding latency of every fabric switch, `switching` "cut-through" or
+    "store-and-forward", `mtu` the payload bytes of a full packet.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        hosts: int,
+        gpus_per_host: int,
+        active_gpus: int,
+        nodes: dict[str, Node],
+        links: list[Link],
+        switch_latency_ns: int,
+        switching: str,
+        mtu: int,
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.hosts = hosts
+        self.gpus_per_host = gpus_per_host
+        self.active_gpus = active_gpus
+        self.nodes = nodes
+        self.links = links
+        self.switch_latency_ns = switch_latency_ns
+        self.switching = switching
+        self.mtu = mtu
+        self._from: dict[str, list[Link]] = {name: [] for name in nodes}
+        for link in links:
+            if link.src in self._from:
+                self._from[link.src].append(link)
+
+    # -- looking things up
+
+    def hca(self, host: int, index: int) -> Node:
+        """HCA `index` (from 1) of `host`. Raises ConfigError naming what exists."""
+        return self._device(f"n{host}.hca{index}")
+
+    def gpu(self, host: int, index: int) -> Node:
+        """GPU `index` (from 0) of `host`. Raises ConfigError naming what exists."""
+        return self._device(f"n{host}.gpu{index}")
+
+    def _device(self, name: str) -> Node:
+        node = self.nodes.get(name)
+        if node is None:
+            raise ConfigError(
+                f"{self.name} has no {name}: it has hosts n0..n{self.hosts - 1} with gpu0..gpu{self.gpus_per_host - 1}"
+                f" and hca1..hca{self.hcas_per_host}"
+            )
+        return node
+
+    @property
+    def hcas_per_host(self) -> int:
+        """HCAs of each host, storage included."""
+        return sum(1 for node in self.nodes.values() if node.kind is NodeKind.HCA and node.host == 0)
+
+    def hcas(self) -> list[Node]:
+        """All HCAs in (host, index) order."""
+        found = [node for node in self.nodes.values() if node.kind is NodeKind.HCA]
+        return sorted(found, key=lambda node: (node.host or 0, node.index))
+
+    def switches(self) -> list[Node]:
+        """All fabric switches in (tier, index) order; PCIe switches are not among them."""
+        found = [node for node in self.nodes.values() if node.kind is NodeKind.SWITCH]
+        return sorted(found, key=lambda node: (node.tier or 0, node.index))
+
+    def gpu_of(self, hca: Node) -> Node | None:
+        """The GPU that uses `hca` (GPU g uses HCA g+1), or None for a storage HCA."""
+        if hca.index > self.gpus_per_host:
+            return None
+        return self.nodes.get(f"n{hca.host}.gpu{hca.index - 1}")
+
+    def links_from(self, name: str) -> list[Link]:
+        """Links that leave the node `name`, in port order of insertion."""
+        return self._from[name]
+
+    def fabric_link(self, hca: Node) -> Link:
+        """The cable of an HCA, in the direction HCA to switch. Raises ConfigError for an HCA without one."""
+        for link in self._from[hca.name]:
+            if link.kind == "cable":
+                return link
+        raise ConfigError(f"{self.name}: {hca.name} has no cable to a switch")
+
+    # -- plain data
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data (JSON- and msgpack-able) from which `from_dict` makes an equal topology."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "hosts": self.hosts,
+            "gpus_per_host": self.gpus_per_host,
+            "active_gpus": self.active_gpus,
+            "switch_latency_ns": self.switch_latency_ns,
+            "switching": self.switching,
+            "mtu": self.mtu,
+            "nodes": [
+                {"name": n.name, "kind": n.kind.value, "host": n.host, "index": n.index, "tier": n.tier,
+                 "radix": n.radix}
+                for n in self.nodes.values()
+            ],
+            "links": [
+                {"id": k.id, "name": k.name, "src": k.src, "dst": k.dst, "src_port": k.src_port,
+                 "dst_port": k.dst_port, "rate_bps": k.rate.bits_per_s, "length_m": k.length_m, "kind": k.kind,
+                 "reverse": k.reverse}
+                for k in self.links
+            ],
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Topology:
+        """The topology that `to_dict` described. Raises ConfigError if anything is missing or inconsistent."""
+        try:
+            nodes = {
+                raw["name"]: Node(
+                    raw["name"], NodeKind(raw["kind"]), raw["host"], raw["index"], raw["tier"], raw["radix"]
+                )
+                for raw in data["nodes"]
+            }
+            links = [
+                Link(
+                    raw["id"], raw["name"], raw["src"], raw["dst"], raw["src_port"], raw["dst_port"],
+                    Rate(raw["rate_bps"]), raw["length_m"], raw["kind"], raw["reverse"],
+                )
+                for raw in data["links"]
+            ]  # fmt: skip
+            made = cls(
+                name=data["name"],
+                description=data["description"],
+                hosts=data["hosts"],
+                gpus_per_host=data["gpus_per_host"],
+                active_gpus=data["active_gpus"],
+                nodes=nodes,
+                links=links,
+                switch_latency_ns=data["switch_latency_ns"],
+                switching=data["switching"],
+                mtu=data["mtu"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"this is not a topology written by to_dict: {type(error).__name__}: {error}") from None
+        if len(nodes) != len(data["nodes"]):
+            raise ConfigError(f"{made.name}: two nodes have the same name")
+        made.validate()
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Topology) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- checks
+
+    def validate(self) -> None:
+        """Check that the graph is consistent: link ends exist, directions pair up, no port holds two cables or
+        exceeds its switch's radix, every HCA has one cable to a switch and reaches every other HCA.
+
+        Raises ConfigError naming the first thing wrong.
+        """
+        names: set[str] = set()
+        ports: set[tuple[str, int]] = set()
+        for position, link in enumerate(self.links):
+            if link.id != position or link.name in names:
+                raise ConfigError(f"{self.name}: link {link.name} has a wrong id or a name in use")
+            names.add(link.name)
+            for end in (link.src, link.dst):
+                if end not in self.nodes:
+                    raise ConfigError(f"{self.name}: link {link.name} ends at {end}, which does not exist")
+            self._check_direction(link)
+            port = (link.src, link.src_port)
+            if port in ports:
+                raise ConfigError(f"{self.name}: port {link.src_port} of {link.src} holds two cables")
+            ports.add(port)
+            radix = self.nodes[link.src].radix
+            if radix is not None and not 1 <= link.src_port <= radix:
+                raise ConfigError(f"{self.name}: {link.src} has {radix} ports, link {link.name} uses {link.src_port}")
+        self._check_hcas()
+
+    def _check_direction(self, link: Link) -> None:
+        other = self.links[link.reverse] if 0 <= link.reverse < len(self.links) else None
+        if other is None or (other.src, other.src_port, other.dst, other.dst_port, other.reverse, other.rate) != (
+            link.dst, link.dst_port, link.src, link.src_port, link.id, link.rate,
+        ):  # fmt: skip
+            raise ConfigError(f"{self.name}: link {link.name} has no matching other direction")
+
+    def _check_hcas(self) -> None:
+        hcas = self.hcas()
+        if not hcas:
+            raise ConfigError(f"{self.name}: a fabric needs at least one HCA")
+        for hca in hcas:
+            cables = [link for link in self._from[hca.name] if link.kind == "cable"]
+            if len(cables) != 1 or self.nodes[cables[0].dst].kind is not NodeKind.SWITCH:
+                raise ConfigError(f"{self.name}: {hca.name} must have one cable to a switch, it has {len(cables)}")
+        reached = self.reachable_switches(self.fabric_link(hcas[0]).dst)
+        for hca in hcas:
+            leaf = self.fabric_link(hca).dst
+            if leaf not in reached:
+                raise ConfigError(f"{self.name}: {hca.name} on {leaf} cannot be reached from {hcas[0].name}")
+
+    def reachable_switches(self, start: str) -> set[str]:
+        """Names of the switches that can be reached from the switch `start` over cables, itself included."""
+        return _closure(start, self._switch_neighbours)
+
+    def _switch_neighbours(self, name: str) -> Iterable[str]:
+        return (link.dst for link in self._from[name] if self.nodes[link.dst].kind is NodeKind.SWITCH)
+
+
+def _closure(start: str, neighbours: Any) -> set[str]:
+    seen = {start}
+    todo = [start]
+    while todo:
+        for name in neighbours(todo.pop()):
+            if name not in seen:
+                seen.add(name)
+                todo.append(name)
+    return seen
