@@ -1,0 +1,1 @@
+"""The same engines in one process under a virtual clock."""

@@ -1,0 +1,194 @@
+"""The control verbs: requests an application sends its HCA daemon over the Unix socket, and the answers.
+
+Framing as in wire/control.py. One request is answered by one message, in order; descriptors travel as SCM_RIGHTS with
+the first byte of the message they belong to. A verb that fails is answered by VerbFailed with the errno libibverbs would
+set.
+"""
+
+from __future__ import annotations
+
+from fauxrdma.wire.control import Message, message
+from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
+
+__all__ = [
+    "AllocPd",
+    "ClientHello",
+    "CreateChannel",
+    "CreateCq",
+    "CreateQp",
+    "Created",
+    "Destroy",
+    "Done",
+    "HcaList",
+    "ListHcas",
+    "ModifyQp",
+    "MrKeys",
+    "Opened",
+    "PathAnswer",
+    "QpCreated",
+    "QpState",
+    "QueryPath",
+    "QueryQp",
+    "RegMr",
+    "VerbFailed",
+]
+
+
+@message
+class VerbFailed(Message):
+    """The verb was refused and changed nothing. `errno_` as libibverbs; `text` is a sentence."""
+
+    errno_: int
+    text: str
+
+
+@message
+class Done(Message):
+    """The verb succeeded and has nothing to return."""
+
+
+@message
+class ListHcas(Message):
+    """Which HCAs does this daemon emulate? Legal before ClientHello. Answer: HcaList."""
+
+    version: int
+
+
+@message
+class HcaList(Message):
+    version: int
+    node: int
+    fabric: str
+    clock: str
+    dilation: float
+    hcas: list[HcaInfo]
+
+
+@message
+class ClientHello(Message):
+    """Open the HCA called `hca`. Answer: Opened with three descriptors (doorbell memory, doorbell eventfd, read end of
+    the async-event pipe)."""
+
+    version: int
+    hca: str
+    pid: int
+
+
+@message
+class Opened(Message):
+    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation. `generation` tells daemon runs apart."""
+
+    version: int
+    node: int
+    fabric: str
+    clock: str
+    epoch_ns: int
+    dilation: float
+    hca: HcaInfo
+
+
+@message
+class AllocPd(Message):
+    """Answer: Created (handle of the protection domain)."""
+
+
+@message
+class Created(Message):
+    """A handle. For CreateCq one descriptor (the ring's memory), for CreateChannel one (read end of the event pipe)."""
+
+    handle: int
+
+
+@message
+class RegMr(Message):
+    """Register memory; one descriptor comes along: a memfd, sealed against shrinking, that `addr` maps from its first
+    byte. Answer: MrKeys."""
+
+    pd: int
+    addr: int
+    length: int
+    access: int
+
+
+@message
+class MrKeys(Message):
+    handle: int
+    lkey: int
+    rkey: int
+
+
+@message
+class CreateChannel(Message):
+    """Answer: Created with the read end of a pipe that carries 8-byte completion-queue handles."""
+
+
+@message
+class CreateCq(Message):
+    """`channel` is a completion channel's handle or None. Answer: Created with the ring's memory."""
+
+    entries: int
+    channel: int | None
+
+
+@message
+class CreateQp(Message):
+    """Answer: QpCreated with the rings' memory."""
+
+    qp_type: int
+    pd: int
+    send_cq: int
+    recv_cq: int
+    max_send_wr: int
+    max_recv_wr: int
+    max_send_sge: int
+    max_recv_sge: int
+    max_inline_data: int
+    sq_sig_all: bool
+
+
+@message
+class QpCreated(Message):
+    qpn: int
+
+
+@message
+class ModifyQp(Message):
+    """`attr` maps attribute names of ibv_qp_attr to values; `dlid` is ah_attr's. Answer: Done."""
+
+    qpn: int
+    mask: int
+    attr: dict[str, int]
+    dlid: int
+    dgid: str
+
+
+@message
+class QueryQp(Message):
+    """Answer: QpState."""
+
+    qpn: int
+
+
+@message
+class QpState(Message):
+    """Attributes as set, plus the story of the first error (empty when there was none)."""
+
+    attr: dict[str, int]
+    dlid: int
+    dgid: str
+    last_error: str
+
+
+@message
+class QueryPath(Message):
+    """Answer: PathAnswer of the subnet manager."""
+
+    dlid: int
+
+
+@message
+class Destroy(Message):
+    """`kind` is one of qp, cq, mr, pd, channel. Answer: Done, or VerbFailed(EBUSY) while something still uses it."""
+
+    kind: str
+    handle: int

@@ -1,0 +1,257 @@
+"""Both ends of the shared-memory rings: the application produces requests and consumes completions, the daemon the
+other way round. Pure memory access; doorbells and events are the runtime's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from fauxrdma.abi import layout as L
+
+__all__ = ["CompletionRing", "DoorbellRing", "QueuePairRings", "RecvFields", "SendFields"]
+
+SendFields = tuple[int, int, int, int, int, int, tuple[tuple[int, int, int], ...], bytes | None]
+"""wr_id, opcode, flags, remote_addr, rkey, imm, SGEs, inline data."""
+RecvFields = tuple[int, tuple[tuple[int, int, int], ...]]
+"""wr_id, SGEs."""
+
+_HEADER = struct.Struct("<II")
+
+
+class QueuePairRings:
+    """The send and the receive ring of one queue pair, over its shared memory."""
+
+    __slots__ = ("_data", "_words", "layout")
+
+    def __init__(self, view: memoryview, layout: L.QpLayout) -> None:
+        self.layout = layout
+        self._data = view
+        self._words = view[: L.QP_HEADER_BYTES].cast("Q")
+
+    def format(self) -> None:
+        """Write magic and version (the daemon does, once)."""
+        _HEADER.pack_into(self._data, 0, L.MAGIC, L.ABI_VERSION)
+
+    # Single-writer indices.
+    @property
+    def state(self) -> int:
+        """The queue pair's state as the daemon last published it."""
+        return self._words[L.QP_STATE_WORD]
+
+    @state.setter
+    def state(self, value: int) -> None:
+        self._words[L.QP_STATE_WORD] = value
+
+    @property
+    def sq_producer(self) -> int:
+        """Send requests posted since creation or RESET."""
+        return self._words[L.QP_SQ_PRODUCER]
+
+    @property
+    def rq_producer(self) -> int:
+        """Receive requests posted since creation or RESET."""
+        return self._words[L.QP_RQ_PRODUCER]
+
+    @property
+    def sq_consumer(self) -> int:
+        """Send requests the daemon has taken."""
+        return self._words[L.QP_SQ_CONSUMER]
+
+    @property
+    def rq_consumer(self) -> int:
+        """Receive requests the daemon has taken."""
+        return self._words[L.QP_RQ_CONSUMER]
+
+    def put_send(
+        self,
+        index: int,
+        wr_id: int,
+        opcode: int,
+        flags: int,
+        remote_addr: int,
+        rkey: int,
+        imm: int,
+        sges: Sequence[tuple[int, int, int]],
+        inline: bytes | None,
+    ) -> None:
+        """Application: fill the slot of send request `index`. Publish with `publish_sends`."""
+        at = self.layout.sq_offset + index % self.layout.sq_entries * self.layout.sq_stride
+        data = self._data
+        inline_bytes = 0 if inline is None else len(inline)
+        L.SEND_WQE.pack_into(data, at, wr_id, opcode, flags, remote_addr, rkey, imm, len(sges), inline_bytes)
+        at += L.SEND_WQE_BYTES
+        if inline is not None:
+            data[at : at + inline_bytes] = inline
+            return
+        for addr, length, lkey in sges:
+            L.SGE.pack_into(data, at, addr, length, lkey)
+            at += L.SGE_BYTES
+
+    def publish_sends(self, producer: int) -> None:
+        """Application: everything below `producer` may be taken."""
+        self._words[L.QP_SQ_PRODUCER] = producer
+
+    def put_recv(self, index: int, wr_id: int, sges: Sequence[tuple[int, int, int]]) -> None:
+        """Application: fill the slot of receive request `index`. Publish with `publish_recvs`."""
+        at = self.layout.rq_offset + index % self.layout.rq_entries * self.layout.rq_stride
+        L.RECV_WQE.pack_into(self._data, at, wr_id, len(sges), 0)
+        at += L.RECV_WQE_BYTES
+        for addr, length, lkey in sges:
+            L.SGE.pack_into(self._data, at, addr, length, lkey)
+            at += L.SGE_BYTES
+
+    def publish_recvs(self, producer: int) -> None:
+        """Application: everything below `producer` may be taken."""
+        self._words[L.QP_RQ_PRODUCER] = producer
+
+    def take_send(self) -> tuple[int, SendFields] | None:
+        """Daemon: the next send request and its index, or None."""
+        words = self._words
+        index = words[L.QP_SQ_CONSUMER]
+        if index == words[L.QP_SQ_PRODUCER]:
+            return None
+        layout = self.layout
+        at = layout.sq_offset + index % layout.sq_entries * layout.sq_stride
+        data = self._data
+        wr_id, opcode, flags, remote_addr, rkey, imm, num_sge, inline_bytes = L.SEND_WQE.unpack_from(data, at)
+        at += L.SEND_WQE_BYTES
+        # What the application wrote is not trusted to stay inside its slot.
+        room = layout.sq_stride - L.SEND_WQE_BYTES
+        inline: bytes | None = None
+        sges: tuple[tuple[int, int, int], ...] = ()
+        if flags & 8:
+            inline = bytes(data[at : at + min(inline_bytes, room)])
+        else:
+            sges = self._sges(at, min(num_sge, room // L.SGE_BYTES))
+        words[L.QP_SQ_CONSUMER] = index + 1
+        return index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline)
+
+    def take_recv(self) -> tuple[int, RecvFields] | None:
+        """Daemon: the next receive request and its index, or None."""
+        words = self._words
+        index = words[L.QP_RQ_CONSUMER]
+        if index == words[L.QP_RQ_PRODUCER]:
+            return None
+        layout = self.layout
+        at = layout.rq_offset + index % layout.rq_entries * layout.rq_stride
+        wr_id, num_sge, _ = L.RECV_WQE.unpack_from(self._data, at)
+        sges = self._sges(at + L.RECV_WQE_BYTES, min(num_sge, (layout.rq_stride - L.RECV_WQE_BYTES) // L.SGE_BYTES))
+        words[L.QP_RQ_CONSUMER] = index + 1
+        return index, (wr_id, sges)
+
+    def _sges(self, at: int, count: int) -> tuple[tuple[int, int, int], ...]:
+        data = self._data
+        if count == 1:
+            return (L.SGE.unpack_from(data, at),)
+        return tuple(L.SGE.unpack_from(data, at + i * L.SGE_BYTES) for i in range(count))
+
+    def pending_sends(self) -> int:
+        """Posted and not taken."""
+        return self._words[L.QP_SQ_PRODUCER] - self._words[L.QP_SQ_CONSUMER]
+
+    def pending_recvs(self) -> int:
+        """Posted and not taken."""
+        return self._words[L.QP_RQ_PRODUCER] - self._words[L.QP_RQ_CONSUMER]
+
+
+class CompletionRing:
+    """A completion queue's ring."""
+
+    __slots__ = ("_data", "_words", "entries")
+
+    def __init__(self, view: memoryview, entries: int) -> None:
+        self.entries = entries
+        self._data = view
+        self._words = view[: L.CQ_HEADER_BYTES].cast("Q")
+
+    def format(self) -> None:
+        """Write magic and version (the daemon does, once)."""
+        _HEADER.pack_into(self._data, 0, L.MAGIC, L.ABI_VERSION)
+
+    def push(self, fields: tuple[int, ...]) -> bool:
+        """Daemon: add a completion (fields as in layout.CQE). False when the ring is full."""
+        words = self._words
+        producer = words[L.CQ_PRODUCER]
+        if producer - words[L.CQ_CONSUMER] >= self.entries:
+            return False
+        L.CQE.pack_into(self._data, L.CQ_HEADER_BYTES + producer % self.entries * L.CQE_BYTES, *fields)
+        words[L.CQ_PRODUCER] = producer + 1
+        return True
+
+    def take(self, limit: int) -> list[tuple[int, ...]]:
+        """Application: up to `limit` completions, oldest first, without a system call."""
+        words = self._words
+        consumer = words[L.CQ_CONSUMER]
+        count = min(words[L.CQ_PRODUCER] - consumer, limit)
+        if count <= 0:
+            return []
+        data, entries = self._data, self.entries
+        out = [
+            L.CQE.unpack_from(data, L.CQ_HEADER_BYTES + (consumer + i) % entries * L.CQE_BYTES) for i in range(count)
+        ]
+        words[L.CQ_CONSUMER] = consumer + count
+        return out
+
+    def __len__(self) -> int:
+        """Completions waiting to be polled."""
+        return self._words[L.CQ_PRODUCER] - self._words[L.CQ_CONSUMER]
+
+    def arm(self, solicited_only: bool) -> None:
+        """Application: ask for one event at the next completion."""
+        self._words[L.CQ_ARMED] = L.ARMED_SOLICITED if solicited_only else L.ARMED_ANY
+
+    def disarm_for(self, solicited_or_error: bool) -> bool:
+        """Daemon: whether a completion just added is to raise the event; if so the arming is used up."""
+        armed = self._words[L.CQ_ARMED]
+        if armed == L.ARMED_ANY or (armed == L.ARMED_SOLICITED and solicited_or_error):
+            self._words[L.CQ_ARMED] = 0
+            return True
+        return False
+
+    def purge(self, qp_num: int) -> None:
+        """Daemon: drop the completions of one queue pair (RESET); the application must not be polling meanwhile."""
+        words = self._words
+        consumer, producer = words[L.CQ_CONSUMER], words[L.CQ_PRODUCER]
+        kept = []
+        for index in range(consumer, producer):
+            at = L.CQ_HEADER_BYTES + index % self.entries * L.CQE_BYTES
+            if L.CQE.unpack_from(self._data, at)[6] != qp_num:
+                kept.append(bytes(self._data[at : at + L.CQE_BYTES]))
+        for offset, raw in enumerate(kept):
+            at = L.CQ_HEADER_BYTES + (consumer + offset) % self.entries * L.CQE_BYTES
+            self._data[at : at + L.CQE_BYTES] = raw
+        words[L.CQ_PRODUCER] = consumer + len(kept)
+
+
+class DoorbellRing:
+    """Which queue pairs of a context have new work."""
+
+    __slots__ = ("_entries", "_words")
+
+    def __init__(self, view: memoryview) -> None:
+        self._words = view[: L.DOORBELL_HEADER_BYTES].cast("Q")
+        self._entries = view[L.DOORBELL_HEADER_BYTES : L.DOORBELL_HEADER_BYTES + 4 * L.DOORBELL_ENTRIES].cast("I")
+
+    def ring(self, qpn: int) -> None:
+        """Application: note the queue pair. A full ring asks the daemon to look at all of them."""
+        words = self._words
+        producer = words[L.DOORBELL_PRODUCER]
+        if producer - words[L.DOORBELL_CONSUMER] >= L.DOORBELL_ENTRIES:
+            words[L.DOORBELL_OVERFLOW] = 1
+            return
+        self._entries[producer % L.DOORBELL_ENTRIES] = qpn
+        words[L.DOORBELL_PRODUCER] = producer + 1
+
+    def drain(self) -> list[int] | None:
+        """Daemon: queue pairs rung since the last call, without repeats; None when it overflowed (look at all)."""
+        words = self._words
+        consumer, producer = words[L.DOORBELL_CONSUMER], words[L.DOORBELL_PRODUCER]
+        count = min(producer - consumer, L.DOORBELL_ENTRIES)
+        entries = self._entries
+        qpns = list(dict.fromkeys(entries[(consumer + i) % L.DOORBELL_ENTRIES] for i in range(count)))
+        words[L.DOORBELL_CONSUMER] = producer
+        if words[L.DOORBELL_OVERFLOW]:
+            words[L.DOORBELL_OVERFLOW] = 0
+            return None
+        return qpns

@@ -1,0 +1,281 @@
+"""The engine of one emulated HCA: queue pairs, keys, one timer. No sockets, no clock, no threads.
+
+``handle(event, now_ns)`` returns the actions to carry out, in order. The only other hot-path call is :meth:`place`,
+which says where the payload of an incoming frame belongs before it has arrived.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import random
+
+from fauxrdma.errors import VerbsError
+from fauxrdma.hca.events import (
+    Action,
+    AsyncEvent,
+    Doorbell,
+    Event,
+    FrameReceived,
+    LinkReady,
+    SendFrame,
+    TimerExpired,
+    WantsLink,
+)
+from fauxrdma.hca.queue_pair import QueuePair
+from fauxrdma.hca.requester import Requester
+from fauxrdma.hca.responder import Responder
+from fauxrdma.hca.work_queue import RecvWqe, SendWqe, WorkSource
+from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.qp_states import check_modify
+from fauxrdma.memory.regions import KeyTable, ProtectionDomain
+from fauxrdma.wire.headers import Frame, is_acknowledgement
+
+__all__ = ["HcaEngine"]
+
+_FIRST_QPN = 0x11
+_QPN_LIMIT = 1 << 24
+
+
+class HcaEngine:
+    """Queue pairs and memory keys of the HCA with `lid`. `rng` makes keys and queue-pair numbers."""
+
+    def __init__(self, lid: int, rng: random.Random, attributes: DeviceAttr | None = None) -> None:
+        self.lid = lid
+        self.attributes = attributes or DeviceAttr()
+        self.keys = KeyTable(rng)
+        self._rng = rng
+        self._qps: dict[int, QueuePair] = {}
+        self._requesters: dict[int, Requester] = {}
+        self._responders: dict[int, Responder] = {}
+        self._timers: list[tuple[int, int]] = []
+        self.dropped_frames = 0
+
+    # ---- control path --------------------------------------------------------------------------------------------
+
+    def create_qp(
+        self,
+        qp_type: QpType,
+        pd: ProtectionDomain,
+        send_cqn: int,
+        recv_cqn: int,
+        cap: QPCap,
+        sq_sig_all: bool,
+        sq: WorkSource[SendWqe],
+        rq: WorkSource[RecvWqe],
+    ) -> QueuePair:
+        """A new queue pair in RESET. Raises VerbsError(ENOMEM) at the device's limit."""
+        if qp_type != QpType.IBV_QPT_RC:
+            raise VerbsError(errno.EOPNOTSUPP, f"Failed to create QP: {qp_type.name} is not built yet, use IBV_QPT_RC")
+        if len(self._qps) >= self.attributes.max_qp:
+            raise VerbsError(errno.ENOMEM, f"Failed to create QP: the device has max_qp = {self.attributes.max_qp}")
+        while True:
+            qpn = self._rng.randrange(_FIRST_QPN, _QPN_LIMIT)
+            if qpn not in self._qps:
+                break
+        qp = QueuePair(qpn, qp_type, pd, send_cqn, recv_cqn, cap, sq_sig_all, sq, rq)
+        pd.children += 1
+        self._qps[qpn] = qp
+        self._requesters[qpn] = Requester(qp, self.keys, self.lid)
+        self._responders[qpn] = Responder(qp, self.keys, self.lid)
+        return qp
+
+    def destroy_qp(self, qpn: int) -> None:
+        """Remove a queue pair without completions; its peer hears nothing more."""
+        qp = self._qps.pop(qpn, None)
+        if qp is not None:
+            qp.pd.children -= 1
+            del self._requesters[qpn], self._responders[qpn]
+
+    def qp(self, qpn: int) -> QueuePair | None:
+        """The queue pair with this number, if it exists."""
+        return self._qps.get(qpn)
+
+    def qps(self) -> list[QueuePair]:
+        """All queue pairs."""
+        return list(self._qps.values())
+
+    @property
+    def retransmits(self) -> int:
+        """Work requests (or their remainders) sent again since the start."""
+        return sum(requester.retransmits for requester in self._requesters.values())
+
+    def modify_qp(self, qpn: int, attr: QPAttr, mask: QpAttrMask, now: int) -> list[Action]:
+        """Change attributes or state. Raises VerbsError(EINVAL) and changes nothing when any part is not allowed."""
+        qp = self._qps[qpn]
+        attr.check_ranges()
+        try:
+            target = QpState(attr.qp_state) if mask & QpAttrMask.IBV_QP_STATE else None
+            believed = QpState(attr.cur_qp_state) if mask & QpAttrMask.IBV_QP_CUR_STATE else None
+        except ValueError as error:
+            raise VerbsError(errno.EINVAL, f"Failed to modify QP: {error}") from None
+        new = check_modify(qp.qp_type, qp.state, mask, target, believed)
+        qp.apply(attr, mask)
+        old, qp.state = qp.state, new
+        out: list[Action] = []
+        if new == QpState.IBV_QPS_RESET:
+            qp.reset()
+            self._requesters[qpn].reset()
+            self._responders[qpn].reset()
+            # RESET discards what is posted, silently.
+            while qp.sq.fetch() is not None or qp.rq.fetch() is not None:
+                pass
+        elif new == QpState.IBV_QPS_ERR:
+            self._flush(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+        elif new == QpState.IBV_QPS_RTR:
+            self._responders[qpn].start()
+        elif new == QpState.IBV_QPS_RTS:
+            if old == QpState.IBV_QPS_RTR:
+                self._requesters[qpn].start()
+            self._want_link(qp, out)
+        return out
+
+    # ---- data path -----------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """Advance by one event. `now` is fabric time in ns and never goes back."""
+        out: list[Action] = []
+        kind = type(event)
+        if kind is FrameReceived:
+            self._frame_received(event.frame, now, out)  # type: ignore[union-attr]
+        elif kind is LinkReady:
+            self._link_ready(event.qpn, event.max_payload, now, out)  # type: ignore[union-attr]
+        elif kind is Doorbell:
+            qp = self._qps.get(event.qpn)  # type: ignore[union-attr]
+            if qp is not None:
+                if qp.state == QpState.IBV_QPS_ERR:
+                    self._flush(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+                else:
+                    self._want_link(qp, out)
+        elif kind is TimerExpired:
+            self._timer_expired(now, out)
+        return out
+
+    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+        """Where the payload of an incoming frame goes: views in order, or None to drain it. Changes no state.
+
+        Follow it by ``handle(FrameReceived(frame))`` when the payload is there; between the two no other frame of the
+        same queue pair may be placed.
+        """
+        qp = self._qps.get(frame.dest_qpn)
+        if qp is None or frame.slid != qp.dlid:
+            return None
+        if is_acknowledgement(frame.opcode):
+            if frame.opcode == BthOpcode.RC_ACKNOWLEDGE:
+                if frame.nbytes == 0:
+                    return ()
+                # A NAK's reason: receive it into the frame itself.
+                buffer = memoryview(bytearray(frame.nbytes))
+                frame.payload = (buffer,)
+                return frame.payload
+            return self._requesters[qp.qpn].place(frame)
+        return self._responders[qp.qpn].place(frame)
+
+    def _frame_received(self, frame: Frame, now: int, out: list[Action]) -> None:
+        qp = self._qps.get(frame.dest_qpn)
+        if qp is None or frame.slid != qp.dlid:
+            self.dropped_frames += 1
+            return
+        if not is_acknowledgement(frame.opcode):
+            responder = self._responders[qp.qpn]
+            if responder.finish(frame, now, out):
+                self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+            elif responder.jobs:
+                self._want_link(qp, out)
+            return
+        if qp.state not in (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD):
+            return
+        requester = self._requesters[qp.qpn]
+        status: WcStatus | None = None
+        if frame.opcode == BthOpcode.RC_ACKNOWLEDGE:
+            note = bytes(frame.payload[0]).decode(errors="replace") if frame.payload else ""
+            status = requester.on_ack(frame, note, now, out)
+        else:
+            requester.on_read_response(frame, now, out)
+            status = requester.fatal_nak(now, out)
+        self._after_requester(qp, requester, status, now, out)
+
+    def _after_requester(
+        self, qp: QueuePair, requester: Requester, status: WcStatus | None, now: int, out: list[Action]
+    ) -> None:
+        if status is None:
+            status = requester.local_failure()
+        if status is not None:
+            self._fail(qp, status, now, out)
+            return
+        self._schedule(qp.qpn, requester)
+        if requester.has_work():
+            self._want_link(qp, out)
+
+    def _link_ready(self, qpn: int, max_payload: int, now: int, out: list[Action]) -> None:
+        qp = self._qps.get(qpn)
+        if qp is None:
+            return
+        requester = self._requesters[qpn]
+        frame = self._responders[qpn].next_response(max_payload)
+        if frame is None:
+            frame = requester.next_frame(max_payload, now)
+        if frame is not None:
+            out.append(SendFrame(qpn, frame))
+            self._schedule(qpn, requester)
+            return
+        qp.wants_link = False
+        status = requester.local_failure()
+        if status is not None:
+            self._fail(qp, status, now, out)
+
+    def _want_link(self, qp: QueuePair, out: list[Action]) -> None:
+        if not qp.wants_link and (self._requesters[qp.qpn].has_work() or self._responders[qp.qpn].jobs):
+            qp.wants_link = True
+            out.append(WantsLink(qp.qpn))
+
+    # ---- errors --------------------------------------------------------------------------------------------------
+
+    def _fail(self, qp: QueuePair, status: WcStatus, now: int, out: list[Action]) -> None:
+        """The queue pair goes to ERR: the oldest send completes with `status`, everything else is flushed."""
+        qp.state = QpState.IBV_QPS_ERR
+        self._flush(qp, status, now, out)
+
+    def _flush(self, qp: QueuePair, status: WcStatus, now: int, out: list[Action]) -> None:
+        qp.wants_link = False
+        self._requesters[qp.qpn].flush(status, now, out)
+        self._responders[qp.qpn].flush(now, out)
+
+    def cq_overflowed(self, cqn: int, now: int) -> list[Action]:
+        """A completion did not fit in its queue: report CQ_ERR and stop every queue pair attached to it."""
+        out: list[Action] = [
+            AsyncEvent(
+                AsyncEventType.IBV_EVENT_CQ_ERR, cqn, f"completion queue {cqn} overflowed: poll it, or make it longer"
+            )
+        ]
+        for qp in self._qps.values():
+            if cqn in (qp.send_cqn, qp.recv_cqn) and qp.state != QpState.IBV_QPS_ERR:
+                self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+        return out
+
+    # ---- the timer -----------------------------------------------------------------------------------------------
+
+    def _schedule(self, qpn: int, requester: Requester) -> None:
+        deadline = requester.next_deadline_ns()
+        if deadline is not None and not requester.timer_queued:
+            requester.timer_queued = True
+            heapq.heappush(self._timers, (deadline, qpn))
+        elif deadline is not None and requester.rnr_until_ns is not None:
+            # An RNR delay may be shorter than the timer that is queued.
+            heapq.heappush(self._timers, (deadline, qpn))
+
+    def next_deadline_ns(self) -> int | None:
+        """When to send TimerExpired; may be early, never late. None when nothing waits."""
+        return self._timers[0][0] if self._timers else None
+
+    def _timer_expired(self, now: int, out: list[Action]) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            _, qpn = heapq.heappop(self._timers)
+            requester = self._requesters.get(qpn)
+            if requester is None:
+                continue
+            requester.timer_queued = False
+            qp = self._qps[qpn]
+            status = requester.on_timer(now)
+            self._after_requester(qp, requester, status, now, out)

@@ -1,0 +1,147 @@
+"""Attribute structures of the verbs: what devices, ports and queue pairs are told and tell.
+
+Names follow libibverbs' structs (`ibv_device_attr`, `ibv_port_attr`, `ibv_qp_attr`, `ibv_qp_cap`).
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+
+from fauxrdma.errors import VerbsError
+from fauxrdma.ib.enums import Mtu, PortState, QpState
+
+__all__ = [
+    "ACK_TIMEOUT_UNIT_NS",
+    "RNR_TIMER_NS",
+    "AHAttr",
+    "DeviceAttr",
+    "PortAttr",
+    "QPAttr",
+    "QPCap",
+    "ack_timeout_ns",
+]
+
+ACK_TIMEOUT_UNIT_NS = 4096
+"""Local ACK timeout = 4.096 us x 2^timeout (IBTA vol. 1, 9.7.6.1.3)."""
+
+_RNR_MS = (
+    655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
+    2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52,
+)  # fmt: skip
+RNR_TIMER_NS = tuple(round(ms * 1e6) for ms in _RNR_MS)
+"""Receiver-not-ready delay in ns by its 5-bit code (IBTA vol. 1, table 47)."""
+
+
+def ack_timeout_ns(timeout: int) -> int:
+    """The local ACK timeout for the 5-bit attribute `timeout`, in ns; 0 means wait for ever."""
+    return 0 if timeout == 0 else ACK_TIMEOUT_UNIT_NS << timeout
+
+
+@dataclass(slots=True)
+class QPCap:
+    """Queue sizes, with pyverbs' defaults. Counts of work requests and of scatter/gather entries; inline in bytes."""
+
+    max_send_wr: int = 1
+    max_recv_wr: int = 10
+    max_send_sge: int = 1
+    max_recv_sge: int = 1
+    max_inline_data: int = 0
+
+
+@dataclass(slots=True)
+class AHAttr:
+    """Address vector. On InfiniBand `dlid` routes; `dgid` is kept for queries."""
+
+    dlid: int = 0
+    port_num: int = 1
+    sl: int = 0
+    dgid: str = "::"
+    is_global: bool = False
+
+
+@dataclass(slots=True)
+class QPAttr:
+    """Attributes for `modify_qp`. Only those named in the mask are read. `path_mtu` is an Mtu code, not bytes."""
+
+    qp_state: int = QpState.IBV_QPS_RESET
+    cur_qp_state: int = QpState.IBV_QPS_RESET
+    path_mtu: int = Mtu.IBV_MTU_1024
+    qkey: int = 0
+    rq_psn: int = 0
+    sq_psn: int = 0
+    dest_qp_num: int = 0
+    qp_access_flags: int = 0
+    pkey_index: int = 0
+    port_num: int = 1
+    en_sqd_async_notify: int = 0
+    max_rd_atomic: int = 1
+    max_dest_rd_atomic: int = 1
+    min_rnr_timer: int = 12
+    timeout: int = 14
+    retry_cnt: int = 7
+    rnr_retry: int = 7
+    ah_attr: AHAttr = field(default_factory=AHAttr)
+
+    def check_ranges(self) -> None:
+        """Raise VerbsError(EINVAL) naming the first attribute whose value no HCA accepts."""
+        for name, limit in (
+            ("rq_psn", 0xFFFFFF),
+            ("sq_psn", 0xFFFFFF),
+            ("dest_qp_num", 0xFFFFFF),
+            ("min_rnr_timer", 31),
+            ("timeout", 31),
+            ("retry_cnt", 7),
+            ("rnr_retry", 7),
+            ("max_rd_atomic", DeviceAttr.max_qp_rd_atom),
+            ("max_dest_rd_atomic", DeviceAttr.max_qp_rd_atom),
+            ("pkey_index", 0),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= limit:
+                raise VerbsError(errno.EINVAL, f"Failed to modify QP: {name} is {value}, legal are 0 to {limit}")
+        if self.port_num != 1:
+            raise VerbsError(errno.EINVAL, f"Failed to modify QP: port_num is {self.port_num}, this device has port 1")
+        if not 1 <= self.path_mtu <= 5:
+            raise VerbsError(
+                errno.EINVAL,
+                f"Failed to modify QP: path_mtu is {self.path_mtu}, legal are the codes 1 (256) to 5 (4096)",
+            )
+
+
+@dataclass(frozen=True)
+class DeviceAttr:
+    """What one emulated HCA can do; the limits are enforced."""
+
+    fw_ver: str = "0.1.0"
+    node_guid: int = 0
+    vendor_id: int = 0xFA0
+    vendor_part_id: int = 4
+    hw_ver: int = 0
+    phys_port_cnt: int = 1
+    max_mr_size: int = 1 << 40
+    max_qp: int = 65536
+    max_qp_wr: int = 16384
+    max_sge: int = 16
+    max_inline_data: int = 512
+    max_cq: int = 65536
+    max_cqe: int = 1 << 20
+    max_mr: int = 65536
+    max_pd: int = 16384
+    max_qp_rd_atom: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PortAttr:
+    """The state of port 1. `speed_gbps` is the signalled rate in Gb/s; `mtu` fields are Mtu codes."""
+
+    state: PortState
+    max_mtu: Mtu
+    active_mtu: Mtu
+    lid: int
+    sm_lid: int
+    lmc: int
+    link_layer: str
+    active_width: int
+    active_speed: int
+    speed_gbps: float

@@ -1,0 +1,85 @@
+"""Work requests, receive requests, scatter/gather entries and work completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fauxrdma.ib.enums import WcOpcode, WcStatus, WrOpcode
+
+__all__ = ["MAX_MESSAGE_BYTES", "SGE", "WC", "WC_OPCODE_OF", "RecvWR", "SendWR"]
+
+MAX_MESSAGE_BYTES = 1 << 31
+"""A message is at most 2^31 bytes (IBTA vol. 1, 9.7.1)."""
+
+WC_OPCODE_OF: dict[int, WcOpcode] = {
+    WrOpcode.IBV_WR_RDMA_WRITE: WcOpcode.IBV_WC_RDMA_WRITE,
+    WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM: WcOpcode.IBV_WC_RDMA_WRITE,
+    WrOpcode.IBV_WR_SEND: WcOpcode.IBV_WC_SEND,
+    WrOpcode.IBV_WR_SEND_WITH_IMM: WcOpcode.IBV_WC_SEND,
+    WrOpcode.IBV_WR_RDMA_READ: WcOpcode.IBV_WC_RDMA_READ,
+}
+"""Completion opcode by work-request opcode."""
+
+
+@dataclass(slots=True)
+class SGE:
+    """One piece of local memory: address, length in bytes, local key."""
+
+    addr: int
+    length: int
+    lkey: int
+
+
+@dataclass(slots=True)
+class SendWR:
+    """A send-queue work request. `imm_data` is the raw 32-bit number whose big-endian bytes travel, unchanged."""
+
+    wr_id: int = 0
+    opcode: int = WrOpcode.IBV_WR_SEND
+    sg: Sequence[SGE] = ()
+    imm_data: int = 0
+    send_flags: int = 2
+    remote_addr: int = 0
+    rkey: int = 0
+
+    @property
+    def num_sge(self) -> int:
+        """Number of scatter/gather entries."""
+        return len(self.sg)
+
+    def set_wr_rdma(self, rkey: int, addr: int) -> None:
+        """Say where an RDMA operation goes: remote key and remote virtual address."""
+        self.rkey = rkey
+        self.remote_addr = addr
+
+
+@dataclass(slots=True)
+class RecvWR:
+    """A receive request: where the next incoming SEND goes. No entries are legal for immediates without payload."""
+
+    wr_id: int = 0
+    sg: Sequence[SGE] = ()
+
+
+@dataclass(slots=True)
+class WC:
+    """A work completion. After an error only `wr_id`, `status`, `qp_num` and `vendor_err` mean anything.
+
+    `timestamp_ns` is fabric time. `imm_data` is the sender's 32-bit number, untouched.
+    """
+
+    wr_id: int = 0
+    status: int = WcStatus.IBV_WC_SUCCESS
+    opcode: int = 0
+    vendor_err: int = 0
+    byte_len: int = 0
+    imm_data: int = 0
+    qp_num: int = 0
+    src_qp: int = 0
+    wc_flags: int = 0
+    pkey_index: int = 0
+    slid: int = 0
+    sl: int = 0
+    timestamp_ns: int = 0
+    wqe_index: int = field(default=0, repr=False)

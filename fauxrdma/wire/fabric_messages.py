@@ -1,0 +1,288 @@
+"""Messages between HCA daemons, the subnet manager and the lab that started them (TCP, msgpack, see control.py).
+
+Conversation of an HCA daemon with the subnet manager::
+
+    daemon                          subnet manager
+      NodeHello            ->
+                           <-       NodeWelcome        (or Refusal)
+                           <-       Directory          (when every expected node is in; again on change)
+      PathQuery            ->
+                           <-       PathAnswer
+      FlowStart            ->
+                           <-       RateGrant          (also whenever another flow changes this one's rate)
+      FlowStop             ->
+                           <-       FlushRequest       (a report is wanted)
+      Counters, FlushDone  ->
+
+Conversation of the lab (or the CLI) with the subnet manager::
+
+    lab                             subnet manager
+      LabHello             ->
+                           <-       LabWelcome
+      ReadyQuery           ->
+                           <-       FabricReady        (once all nodes are in)
+      ReportQuery          ->
+                           <-       FabricReport       (after flushing every daemon)
+"""
+
+from __future__ import annotations
+
+from fauxrdma.wire.control import Message, message
+
+__all__ = [
+    "CONTROL_VERSION",
+    "Counters",
+    "Directory",
+    "DirectoryEntry",
+    "FabricReady",
+    "FabricReport",
+    "FlowStart",
+    "FlowStop",
+    "FlushDone",
+    "FlushRequest",
+    "HcaInfo",
+    "LabHello",
+    "LabWelcome",
+    "LinkReport",
+    "NodeHello",
+    "NodeWelcome",
+    "PairCounter",
+    "PairReport",
+    "PathAnswer",
+    "PathQuery",
+    "RateGrant",
+    "ReadyQuery",
+    "Refusal",
+    "ReportQuery",
+]
+
+CONTROL_VERSION = 1
+"""Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
+
+
+@message
+class Refusal(Message):
+    """The request cannot be served; `reason` is a sentence for a person. The sender closes the connection."""
+
+    reason: str
+
+
+@message
+class NodeHello(Message):
+    """First message of an HCA daemon. `host`:`port` is where other daemons reach its HCA listener."""
+
+    version: int
+    node: int
+    host: str
+    port: int
+    host_identity: str
+    pid: int
+
+
+@message
+class HcaInfo(Message):
+    """One emulated HCA as the subnet manager configured it. `rate_bps` in bits/s; `mtu` in bytes; `gpu` None for the
+    storage HCA. `name` is the device name applications open (hca1, hca2, ...)."""
+
+    name: str
+    index: int
+    lid: int
+    guid: int
+    gid: str
+    rate_bps: int
+    mtu: int
+    gpu: int | None
+    leaf: str
+    leaf_port: int
+
+
+@message
+class NodeWelcome(Message):
+    """The node is in the fabric. Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation, in ns.
+
+    `clock` is 'paced' or 'none'; with 'none' dilation is 1 and nothing is shaped. `quantum` is the largest burst in
+    bytes when shaped. `seed` feeds every random choice of the daemon (mixed with its node number).
+    """
+
+    version: int
+    fabric: str
+    clock: str
+    epoch_ns: int
+    dilation: float
+    quantum: int
+    seed: int
+    hcas: list[HcaInfo]
+
+
+@message
+class DirectoryEntry(Message):
+    """Where the HCA with `lid` is: the daemon's TCP address, its node number and HCA name."""
+
+    lid: int
+    host: str
+    port: int
+    node: int
+    hca: str
+
+
+@message
+class Directory(Message):
+    """Every HCA of the fabric. Sent when all nodes are in, and again whenever a node leaves (its entries are gone)."""
+
+    entries: list[DirectoryEntry]
+
+
+@message
+class PathQuery(Message):
+    """Ask for the path from one LID to another."""
+
+    slid: int
+    dlid: int
+
+
+@message
+class PathAnswer(Message):
+    """A path: `links` are link names in order (source GPU to destination GPU); `switches` counts the fabric switches
+    crossed; `latency_ns` is one-way for a small message, NIC overheads included; `rate_bps` is the payload rate of the
+    narrowest link after header efficiency, in bits/s. `reachable` False when there is no route."""
+
+    slid: int
+    dlid: int
+    reachable: bool
+    switches: int
+    links: list[str]
+    latency_ns: int
+    rate_bps: int
+
+
+@message
+class FlowStart(Message):
+    """A flow (one queue pair's traffic in one direction) has bytes to send. `flow` is unique within the daemon."""
+
+    flow: int
+    slid: int
+    dlid: int
+    weight: float
+
+
+@message
+class FlowStop(Message):
+    """The flow has nothing more to send. The manager forgets it."""
+
+    flow: int
+
+
+@message
+class RateGrant(Message):
+    """New payload rates in bits/s, by flow id (the daemon's own ids)."""
+
+    rates: dict[int, int]
+
+
+@message
+class PairCounter(Message):
+    """Payload bytes and frames sent from slid to dlid since the last report (deltas)."""
+
+    slid: int
+    dlid: int
+    nbytes: int
+    frames: int
+    busy_ns: int
+
+
+@message
+class Counters(Message):
+    """What a daemon sent since its last Counters. `debt_permille` are samples of fidelity debt: (real - modelled) time
+    over the modelled time of the operation, in thousandths. `retransmits` counts frames sent again."""
+
+    pairs: list[PairCounter]
+    debt_permille: list[int]
+    retransmits: int
+
+
+@message
+class FlushRequest(Message):
+    """The manager wants Counters now, then FlushDone with the same token."""
+
+    token: int
+
+
+@message
+class FlushDone(Message):
+    token: int
+
+
+@message
+class LabHello(Message):
+    """First message of a lab, CLI or test that watches the fabric."""
+
+    version: int
+
+
+@message
+class LabWelcome(Message):
+    version: int
+    fabric: str
+    clock: str
+    dilation: float
+    nodes: int
+
+
+@message
+class ReadyQuery(Message):
+    """Answered by FabricReady as soon as all nodes are in (immediately if they already are)."""
+
+
+@message
+class FabricReady(Message):
+    entries: list[DirectoryEntry]
+
+
+@message
+class ReportQuery(Message):
+    """Flush all daemons, then answer with FabricReport. `reset` zeroes the counters afterwards."""
+
+    reset: bool
+
+
+@message
+class LinkReport(Message):
+    """One directed link: payload bytes carried, its rate (bits/s), and the mean utilisation over the time it had any
+    active flow's traffic (0..1; 0 when clock is 'none')."""
+
+    name: str
+    src: str
+    dst: str
+    kind: str
+    rate_bps: int
+    nbytes: int
+    utilisation: float
+
+
+@message
+class PairReport(Message):
+    """Traffic between two HCAs, with the route it took."""
+
+    src: str
+    dst: str
+    nbytes: int
+    frames: int
+    switches: int
+    latency_ns: int
+
+
+@message
+class FabricReport(Message):
+    """What the fabric carried. `elapsed_ns` is fabric time since start or the last reset. Debt figures in percent."""
+
+    fabric: str
+    clock: str
+    dilation: float
+    elapsed_ns: int
+    links: list[LinkReport]
+    pairs: list[PairReport]
+    debt_p50_percent: float
+    debt_p99_percent: float
+    debt_samples: int
+    retransmits: int
+    lost_nodes: list[int]

@@ -1,0 +1,221 @@
+"""InfiniBand transport headers as fixed structs, and the frame that carries them between HCA daemons.
+
+A frame on the TCP stream between two daemons is::
+
+    frame header  24 B   fauxrdma's own: lengths, LIDs, modelled arrival and duration
+    BTH           12 B   base transport header        (IBTA vol. 1, 9.2)
+    RETH          16 B   on the first frame of an RDMA WRITE and on READ requests (9.3.3)
+    AETH           4 B   on acknowledgements and READ responses (9.3.5)
+    ImmDt          4 B   on ... WITH_IMMEDIATE (9.3.6)
+    payload        n B
+
+in network byte order throughout. One frame stands for ``ceil(n / MTU)`` packets (at least one): the PSN advances by
+that many, so that packet counts, PSN wrap and go-back-N are those of the real protocol while Python touches bursts of
+up to a megabyte.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from fauxrdma.errors import RemoteProtocolError
+from fauxrdma.ib.enums import BthOpcode
+
+__all__ = [
+    "AETH_BYTES",
+    "BTH_BYTES",
+    "FRAME_HEADER_BYTES",
+    "MAX_HEADER_BYTES",
+    "MAX_PAYLOAD_BYTES",
+    "PSN_MASK",
+    "Frame",
+    "decode_header",
+    "encode_header",
+    "frame_lengths",
+    "header_bytes",
+    "is_acknowledgement",
+    "packets_in",
+    "psn_add",
+    "psn_diff",
+]
+
+PSN_MASK = 0xFFFFFF
+"""Packet sequence numbers are 24 bits and wrap."""
+
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
+"""Largest payload of one frame; a longer one is refused and the connection closed."""
+
+_FRAME = struct.Struct("!BBHIHHIQ")
+# magic, header bytes, reserved, payload bytes, source LID, destination LID, modelled ns on the way, modelled arrival ns
+_BTH = struct.Struct("!BBHII")
+_RETH = struct.Struct("!QII")
+_AETH = struct.Struct("!I")
+_IMM = struct.Struct("!I")
+
+FRAME_HEADER_BYTES = _FRAME.size
+BTH_BYTES = _BTH.size
+AETH_BYTES = _AETH.size
+MAX_HEADER_BYTES = 64
+"""Room for the frame header and the largest combination of transport headers."""
+
+FRAME_MAGIC = 0xFA
+_PKEY_DEFAULT = 0xFFFF
+
+_O = BthOpcode
+_WITH_RETH = frozenset(
+    (_O.RC_RDMA_WRITE_FIRST, _O.RC_RDMA_WRITE_ONLY, _O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, _O.RC_RDMA_READ_REQUEST)
+)
+_WITH_IMM = frozenset(
+    (
+        _O.RC_SEND_LAST_WITH_IMMEDIATE,
+        _O.RC_SEND_ONLY_WITH_IMMEDIATE,
+        _O.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+        _O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+    )
+)
+_WITH_AETH = frozenset(
+    (_O.RC_ACKNOWLEDGE, _O.RC_RDMA_READ_RESPONSE_FIRST, _O.RC_RDMA_READ_RESPONSE_LAST, _O.RC_RDMA_READ_RESPONSE_ONLY)
+)
+_KNOWN = frozenset(
+    int(o) for o in BthOpcode if o not in (_O.RC_ATOMIC_ACKNOWLEDGE, _O.RC_COMPARE_SWAP, _O.RC_FETCH_ADD)
+)
+# Plain ints, indexed by opcode: flags 1 RETH, 2 AETH, 4 ImmDt.
+_LAYOUT = [
+    (1 if op in _WITH_RETH else 0) | (2 if op in _WITH_AETH else 0) | (4 if op in _WITH_IMM else 0) for op in range(256)
+]
+_LAYOUT_BYTES = [
+    FRAME_HEADER_BYTES + BTH_BYTES + (16 if f & 1 else 0) + (4 if f & 2 else 0) + (4 if f & 4 else 0) for f in range(8)
+]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame's headers in host form, and on the sending side its payload.
+
+    `opcode` is a BthOpcode value. `va`, `rkey`, `dma_len` are the RETH's; `syndrome`, `msn` the AETH's; `imm` the
+    immediate data as the 32-bit number its four wire bytes form in network order. `nbytes` is the payload's length.
+    `payload` holds views of registered memory (never copies), in order. `arrival_ns` is when the fabric model says
+    the frame arrives (fabric time) and `duration_ns` how long it was on its way; both 0 when nothing is shaped.
+    """
+
+    opcode: int
+    slid: int
+    dlid: int
+    dest_qpn: int
+    psn: int
+    ack_req: bool = False
+    solicited: bool = False
+    va: int = 0
+    rkey: int = 0
+    dma_len: int = 0
+    syndrome: int = 0
+    msn: int = 0
+    imm: int = 0
+    nbytes: int = 0
+    payload: tuple[memoryview, ...] = ()
+    arrival_ns: int = 0
+    duration_ns: int = 0
+
+
+def psn_add(psn: int, count: int) -> int:
+    """`psn` advanced by `count` packets, modulo 2^24."""
+    return (psn + count) & PSN_MASK
+
+
+def psn_diff(a: int, b: int) -> int:
+    """How far PSN `a` is ahead of `b`: -2^23 .. 2^23-1, so that wrap-around compares right (IBTA 9.7.2)."""
+    return ((a - b + 0x800000) & PSN_MASK) - 0x800000
+
+
+def packets_in(nbytes: int, mtu: int) -> int:
+    """Packets that `nbytes` of payload take at `mtu`: at least one, since zero-length messages travel too."""
+    return max(1, -(-nbytes // mtu))
+
+
+def is_acknowledgement(opcode: int) -> bool:
+    """True for what a responder sends (ACK, NAK, READ response): handled by the requester half."""
+    return 0x0D <= opcode <= 0x12
+
+
+def header_bytes(opcode: int) -> int:
+    """Bytes before the payload of a frame with this opcode, the frame header included."""
+    return _LAYOUT_BYTES[_LAYOUT[opcode]]
+
+
+def encode_header(frame: Frame) -> bytes:
+    """All of the frame but its payload, as one bytes object ready to send."""
+    flags = _LAYOUT[frame.opcode]
+    size = _LAYOUT_BYTES[flags]
+    pad = -frame.nbytes & 3
+    head = _FRAME.pack(
+        FRAME_MAGIC, size, 0, frame.nbytes, frame.slid, frame.dlid, min(frame.duration_ns, 0xFFFFFFFF), frame.arrival_ns
+    ) + _BTH.pack(
+        frame.opcode,
+        (0x80 if frame.solicited else 0) | pad << 4,
+        _PKEY_DEFAULT,
+        frame.dest_qpn,
+        (0x80000000 if frame.ack_req else 0) | frame.psn,
+    )
+    if flags & 1:
+        head += _RETH.pack(frame.va, frame.rkey, frame.dma_len)
+    if flags & 2:
+        head += _AETH.pack(frame.syndrome << 24 | frame.msn)
+    if flags & 4:
+        head += _IMM.pack(frame.imm)
+    return head
+
+
+def frame_lengths(buffer: bytearray | memoryview | bytes, offset: int = 0) -> tuple[int, int]:
+    """(header bytes, payload bytes) of the frame that begins at `offset`; FRAME_HEADER_BYTES must be there.
+
+    Raises RemoteProtocolError when the bytes are no frame or over the limits: a length that is wrong once is wrong for
+    the rest of the stream, so the connection has to go.
+    """
+    magic, size, _, nbytes, _, _, _, _ = _FRAME.unpack_from(buffer, offset)
+    if magic != FRAME_MAGIC:
+        raise RemoteProtocolError(
+            f"byte 0x{magic:02x} where a frame must begin with 0x{FRAME_MAGIC:02x}: the peer is not a fauxrdma HCA"
+        )
+    if not FRAME_HEADER_BYTES + BTH_BYTES <= size <= MAX_HEADER_BYTES:
+        raise RemoteProtocolError(
+            f"a frame claims {size} header bytes; {FRAME_HEADER_BYTES + BTH_BYTES} to 64 are legal"
+        )
+    if nbytes > MAX_PAYLOAD_BYTES:
+        raise RemoteProtocolError(f"a frame claims {nbytes} payload bytes, over the limit {MAX_PAYLOAD_BYTES}")
+    return size, nbytes
+
+
+def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Frame:
+    """The frame whose complete header begins at `offset`. Raises RemoteProtocolError for what is malformed."""
+    _, size, _, nbytes, slid, dlid, duration_ns, arrival_ns = _FRAME.unpack_from(buffer, offset)
+    at = offset + FRAME_HEADER_BYTES
+    opcode, bits, _, dest_qpn, last = _BTH.unpack_from(buffer, at)
+    if opcode not in _KNOWN:
+        raise RemoteProtocolError(f"BTH opcode 0x{opcode:02x} is not one this version speaks")
+    flags = _LAYOUT[opcode]
+    if _LAYOUT_BYTES[flags] != size:
+        raise RemoteProtocolError(
+            f"{BthOpcode(opcode).name} has {_LAYOUT_BYTES[flags]} header bytes, the frame claims {size}"
+        )
+    frame = Frame(
+        opcode,
+        slid,
+        dlid,
+        dest_qpn & 0xFFFFFF,
+        last & PSN_MASK,
+        bool(last & 0x80000000),
+        bool(bits & 0x80),
+        nbytes=nbytes,
+    )
+    at += BTH_BYTES
+    if flags & 1:
+        frame.va, frame.rkey, frame.dma_len = _RETH.unpack_from(buffer, at)
+        at += 16
+    if flags & 2:
+        (word,) = _AETH.unpack_from(buffer, at)
+        frame.syndrome, frame.msn = word >> 24, word & 0xFFFFFF
+        at += 4
+    if flags & 4:
+        (frame.imm,) = _IMM.unpack_from(buffer, at)
+    return frame
