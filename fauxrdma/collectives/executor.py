@@ -128,8 +128,9 @@ class PlanExecutor:
     """One rank's execution of one plan.
 
     `buffers` holds one-dimensional contiguous arrays of one dtype under the plan's names; `channels` the staging by
-    peer (at least the program's peers). Raises LocalProtocolError when they do not fit the plan, and RemoteProtocolError
-    from `handle` when a peer's messages do not (most often: ranks called different collectives, or different sizes).
+    peer (at least the program's peers). Raises LocalProtocolError when they do not fit the plan; `handle` raises
+    RemoteProtocolError when a peer's messages do not (most often: ranks called different collectives, or with different
+    sizes).
     """
 
     __slots__ = (
@@ -237,6 +238,17 @@ class PlanExecutor:
         if isinstance(step, Reduce | Copy) and isinstance(step.dst, Outgoing):
             return step.dst.peer
         return None
+
+    def needs(self, peer: int) -> bool:
+        """Whether this plan cannot end without `peer`: steps to come that involve it, or puts it has not confirmed."""
+        channel = self._channels.get(peer)
+        if channel is None:
+            return False
+        confirmed = max(channel.completed, channel.credits_received)
+        if not self.done and confirmed < channel.sent:
+            return True
+        rest = self._steps[self._position :]
+        return any(isinstance(step, Put | Signal | Wait) and step.peer == peer for step in rest)
 
     def _advance(self) -> list[Action]:
         actions: list[Action] = []

@@ -17,6 +17,7 @@ from fauxrdma.collectives.executor import (
     PutCompleted,
     PutMessage,
     ReturnCredits,
+    apply_event,
 )
 
 
