@@ -213,7 +213,7 @@ def fluid_departures(
     submits: list[tuple[int, int, object]], rates: list[tuple[int, int]], end_rate: int
 ) -> dict[object, Fraction]:
     """Exact rational reference: when the last bit of each burst leaves under piecewise constant rates."""
-    ends: list[int | None] = [when for when, _ in rates[1:]] + [None]
+    ends: list[int | None] = [*(when for when, _ in rates[1:]), None]
     out: dict[object, Fraction] = {}
     free = Fraction(0)
     for when, nbytes, item in submits:
@@ -223,12 +223,12 @@ def fluid_departures(
             if stop is not None and t >= stop:
                 continue
             t = max(t, Fraction(start))
-            can = None if stop is None else (Fraction(stop) - t) * rate / 10**9
+            can = None if stop is None else (stop - t) * rate / 10**9
             if rate > 0 and (can is None or can >= bits):
                 t += bits * 10**9 / rate
                 bits = Fraction(0)
                 break
-            if can is not None:
+            if can is not None and stop is not None:
                 bits -= can
                 t = Fraction(stop)
         assert bits == 0, f"the last rate {end_rate} must drain everything"

@@ -1,0 +1,195 @@
+"""The subnet manager's computation: sweep, LIDs, forwarding tables, paths.
+
+**LIDs** count from 1: HCAs in (host, index) order, then switches in (tier, index) order. **Tables** are minhop as
+OpenSM computes them: for every destination a switch considers the ports that start a shortest path and takes the one to
+which it has assigned the fewest HCA destinations so far, the lowest port number on a tie; routes to switches are set
+the same way but not counted. Destinations are processed in LID order. Paths only follow the tables.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from fauxrdma.errors import FabricUnhealthy
+from fauxrdma.fabric.transport import INFINIBAND, TransportProfile
+from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
+from fauxrdma.units import Rate
+
+__all__ = ["Path", "SubnetManager"]
+
+_OUI = 0xFA0C << 48
+"""Leading bits of every GUID we make; not a registered vendor, so that nobody takes it for hardware."""
+_LINK_LOCAL = "fe80:0000:0000:0000"
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A route from source GPU (or storage PCIe switch) to destination. `links` are ids into `Topology.links`;
+    `switches` counts fabric switches; `latency_ns` is one-way for a small message, NIC overheads included; `rate` is
+    the payload rate of the narrowest link."""
+
+    links: tuple[int, ...]
+    switches: int
+    latency_ns: int
+    rate: Rate
+
+
+class SubnetManager:
+    """Addresses and routes of one topology. Pure and deterministic: the same topology and seed give the same answers.
+
+    `seed` is mixed into the GUIDs, so that two fabrics on one machine can be told apart.
+    """
+
+    def __init__(self, topology: Topology, seed: int = 0, transport: TransportProfile = INFINIBAND) -> None:
+        self.topology = topology
+        self.transport = transport
+        self._seed = seed & 0xFFFF
+        self._nodes: list[Node] = [*topology.hcas(), *topology.switches()]
+        self._lids = {node.name: lid for lid, node in enumerate(self._nodes, start=1)}
+        self._by_port = {(link.src, link.src_port): link for link in topology.links}
+        self._between = {(link.src, link.dst): link for link in topology.links if link.kind == "pcie"}
+        self._paths: dict[tuple[int, int], Path] = {}
+        self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
+        self.tables = self._minhop()
+
+    # -- addresses
+
+    @property
+    def lids(self) -> range:
+        """All LIDs in use."""
+        return range(1, len(self._nodes) + 1)
+
+    def lid(self, name: str) -> int:
+        """The LID of an HCA or switch. Raises FabricUnhealthy for a name that has none."""
+        found = self._lids.get(name)
+        if found is None:
+            raise FabricUnhealthy(f"{name} has no LID in {self.topology.name}")
+        return found
+
+    def node(self, lid: int) -> Node:
+        """The HCA or switch with `lid`. Raises FabricUnhealthy if nothing has it."""
+        if not 1 <= lid <= len(self._nodes):
+            raise FabricUnhealthy(f"nothing in {self.topology.name} has LID {lid}: LIDs are 1..{len(self._nodes)}")
+        return self._nodes[lid - 1]
+
+    def guid(self, lid: int) -> int:
+        """The 64-bit GUID of the HCA or switch with `lid`."""
+        return _OUI | self._seed << 32 | self.node(lid).kind.value.encode()[0] << 24 | lid
+
+    def gid(self, lid: int) -> str:
+        """The link-local GID: the subnet prefix fe80::/64 and the GUID, written out as ibv_devinfo does."""
+        digits = f"{self.guid(lid):016x}"
+        return ":".join([_LINK_LOCAL, *(digits[at : at + 4] for at in range(0, 16, 4))])
+
+    # -- routes
+
+    def payload_rate(self, link_id: int) -> Rate:
+        """The payload rate of a link, after header efficiency."""
+        return self._payload[link_id]
+
+    def path(self, slid: int, dlid: int) -> Path:
+        """The path between two HCAs. Raises FabricUnhealthy when a LID is unknown, not an HCA's, or not reachable.
+
+        Within one HCA (`slid` = `dlid`) the path turns around inside it and touches no cable.
+        """
+        known = self._paths.get((slid, dlid))
+        if known is None:
+            known = self._paths[slid, dlid] = self._trace(slid, dlid)
+        return known
+
+    def _trace(self, slid: int, dlid: int) -> Path:
+        source, target = self.node(slid), self.node(dlid)
+        for node in (source, target):
+            if node.kind is not NodeKind.HCA:
+                raise FabricUnhealthy(f"LID {self._lids[node.name]} is {node.name}: traffic runs between HCAs")
+        cables = self._cables(source, target, dlid) if slid != dlid else []
+        host_in = self._host_links(source)
+        host_out = [self.topology.links[link.reverse] for link in reversed(self._host_links(target))]
+        links = tuple(link.id for link in (*host_in, *cables, *host_out))
+        return Path(
+            links=links,
+            switches=max(0, len(cables) - 1),
+            latency_ns=self.transport.latency_ns(self.topology, cables),
+            rate=min(self._payload[link_id] for link_id in links),
+        )
+
+    def _cables(self, source: Node, target: Node, dlid: int) -> list[Link]:
+        cables = [self.topology.fabric_link(source)]
+        while cables[-1].dst != target.name:
+            at = cables[-1].dst
+            port = self.tables[at].get(dlid)
+            if port is None or len(cables) > len(self.tables) + 1:
+                raise FabricUnhealthy(f"no route from {source.name} to {target.name}: {at} has no port for LID {dlid}")
+            cables.append(self._by_port[at, port])
+        return cables
+
+    def _host_links(self, hca: Node) -> list[Link]:
+        """Links from the memory behind an HCA to the HCA: GPU, PCIe switch, HCA; a storage HCA starts at its switch."""
+        up = next(link for link in self.topology.links_from(hca.name) if link.kind == "pcie")
+        links = [self.topology.links[up.reverse]]
+        gpu = self.topology.gpu_of(hca)
+        if gpu is not None:
+            links.insert(0, self._between[gpu.name, up.dst])
+        return links
+
+    # -- tables
+
+    def _minhop(self) -> dict[str, dict[int, int]]:
+        """Forwarding tables: switch name -> destination LID -> output port (0 for itself)."""
+        switches = self.topology.switches()
+        trunks = {switch.name: self._trunks(switch.name) for switch in switches}
+        toward = {switch.name: _hops_to(switch.name, trunks) for switch in switches}
+        attached = self._attached()
+        tables: dict[str, dict[int, int]] = {}
+        for switch in switches:
+            name = switch.name
+            candidates = {
+                target: [port for port, peer in trunks[name] if hops.get(peer, -2) == hops.get(name, -1) - 1]
+                for target, hops in toward.items()
+            }
+            counts = dict.fromkeys((port for port, _ in trunks[name]), 0)
+            table: dict[int, int] = {}
+            for lid, node in enumerate(self._nodes, start=1):
+                target, direct = attached[lid]
+                if target == name:
+                    table[lid] = direct
+                elif candidates[target]:
+                    port = min(candidates[target], key=counts.__getitem__)
+                    table[lid] = port
+                    if node.kind is NodeKind.HCA:
+                        counts[port] += 1
+            tables[name] = table
+        return tables
+
+    def _trunks(self, name: str) -> list[tuple[int, str]]:
+        """(port, switch on the other end) of every cable to another switch, by port."""
+        return sorted(
+            (link.src_port, link.dst)
+            for link in self.topology.links_from(name)
+            if self.topology.nodes[link.dst].kind is NodeKind.SWITCH
+        )
+
+    def _attached(self) -> dict[int, tuple[str, int]]:
+        """For each LID, the switch that delivers to it and the port it does it by."""
+        out: dict[int, tuple[str, int]] = {}
+        for lid, node in enumerate(self._nodes, start=1):
+            if node.kind is NodeKind.SWITCH:
+                out[lid] = (node.name, 0)
+            else:
+                link = self.topology.fabric_link(node)
+                out[lid] = (link.dst, link.dst_port)
+        return out
+
+
+def _hops_to(target: str, trunks: dict[str, list[tuple[int, str]]]) -> dict[str, int]:
+    """Distance in hops of every switch from `target`; switches that cannot reach it are missing."""
+    hops = {target: 0}
+    todo = deque([target])
+    while todo:
+        at = todo.popleft()
+        for _, peer in trunks[at]:
+            if peer not in hops:
+                hops[peer] = hops[at] + 1
+                todo.append(peer)
+    return hops
