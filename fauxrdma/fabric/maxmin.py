@@ -3,8 +3,8 @@
 Local-bottleneck filling (REFERENCE C). Every link offers its flows the level `s_l = rem_l / W_l`, its remaining
 capacity over the sum of the weights of its active flows. A flow's level is the least of its links' levels. A link all
 of whose active flows have its own level is a local bottleneck: nobody on it can ever get more, so those flows are
-frozen at `w_f s_l` and their rates leave the remaining capacities. The link with the least level overall always is one, so each
-round freezes something; usually a round freezes most.
+frozen at `w_f s_l` and their rates leave the remaining capacities. The link with the least level overall always is one,
+so each round freezes something; usually a round freezes most.
 """
 
 from __future__ import annotations

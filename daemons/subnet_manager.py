@@ -1,0 +1,124 @@
+"""The subnet manager process: arguments, signals, readiness, exit codes. The work is in fauxrdma.runtime.
+
+    fauxrdma-subnet-manager seed-rail8 --nodes 4 --gpus 2 --listen 127.0.0.1:7471
+
+When it listens it writes one JSON line, {"host": ..., "port": ..., "pid": ...}, to --ready-fd or standard output.
+It ends with 0 on SIGTERM or SIGINT; 2 is a mistake in what it was given, 3 a port it cannot have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from fauxrdma.errors import ConfigError, FauxrdmaError, SetupError
+from fauxrdma.runtime.parent_death import die_with_parent
+from fauxrdma.runtime.subnet_manager import CLOCKS, SubnetManagerService
+from fauxrdma.topology.loading import load_topology
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until told to stop. Returns the exit code."""
+    try:
+        options = _parser().parse_args(argv)
+        if options.die_with_parent:
+            die_with_parent()
+        logging.basicConfig(
+            level=logging.INFO if options.verbose else logging.WARNING, format="fauxrdma-subnet-manager: %(message)s"
+        )
+        topology = load_topology(options.fabric, options.nodes, options.gpus)
+        host, port = _address(options.listen)
+        service = SubnetManagerService(
+            topology, clock=options.clock, dilation=_dilation(options.dilation), seed=options.seed
+        )
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(service, host, port, options.ready_fd))
+    except FauxrdmaError as error:
+        print(f"fauxrdma-subnet-manager: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fauxrdma-subnet-manager",
+        description="Routes an emulated fabric, grants rates to its flows and reports what it carried.",
+    )
+    parser.add_argument("fabric", help="preset (seed-rail8, fat-tree, seed-two-switch:ndr, ...) or path of a YAML file")
+    parser.add_argument("--nodes", type=int, help="nodes in the fabric (default: 2, or all hosts of the YAML file)")
+    parser.add_argument("--gpus", type=int, help="GPUs used per node, for the automatic dilation (default: all)")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default %(default)s (any port)")
+    parser.add_argument("--clock", choices=CLOCKS, default="paced", help="default %(default)s; none shapes nothing")
+    parser.add_argument(
+        "--dilation", default="auto", metavar="auto|K", help="fabric time runs K times slower than wall"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="for every random choice (default %(default)s)")
+    parser.add_argument("--ready-fd", type=int, metavar="FD", help="write the ready line here, not on standard output")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument("--verbose", action="store_true", help="say on standard error who comes, goes and is refused")
+    return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--listen {text!r} is not HOST:PORT, such as 127.0.0.1:7471 or [::1]:0")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _dilation(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--dilation {text!r} is neither 'auto' nor a number") from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(service: SubnetManagerService, host: str, port: int, ready_fd: int | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    try:
+        bound_host, bound_port = await service.start(host, port)
+        _announce({"host": bound_host, "port": bound_port, "pid": os.getpid()}, ready_fd)
+        await stop.wait()
+    finally:
+        await service.close()
+
+
+def _announce(ready: dict[str, object], fd: int | None) -> None:
+    line = json.dumps(ready) + "\n"
+    try:
+        if fd is None:
+            print(line, end="", flush=True)
+        else:
+            with contextlib.closing(os.fdopen(fd, "w")) as pipe:
+                pipe.write(line)
+    except OSError as error:
+        raise SetupError(f"cannot write the ready line to file descriptor {fd}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,353 @@
+"""The subnet manager as a network service: the conversations of `fauxrdma.wire.fabric_messages` over TCP.
+
+One connection per HCA daemon and per lab. Everything that arrives in one turn of the event loop is taken in first; then
+rates are recomputed once and each daemon is told the ones that changed, in one message. A daemon whose connection
+closes is a lost node: its flows end at once and the others get a directory without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from dataclasses import dataclass, field
+
+from fauxrdma.errors import ConfigError, RemoteProtocolError, SetupError
+from fauxrdma.fabric.dilation import MAX_BURST, choose_dilation, choose_quantum
+from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.runtime.host_probe import host_bytes_per_s
+from fauxrdma.runtime.subnet_state import SubnetState, check_version
+from fauxrdma.topology.graph import Topology
+from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
+from fauxrdma.wire.fabric_messages import (
+    CONTROL_VERSION,
+    Counters,
+    Directory,
+    FabricReady,
+    FlowStart,
+    FlowStop,
+    FlushDone,
+    FlushRequest,
+    LabHello,
+    LabWelcome,
+    NodeHello,
+    NodeWelcome,
+    PathQuery,
+    RateGrant,
+    ReadyQuery,
+    Refusal,
+    ReportQuery,
+)
+
+__all__ = ["CLOCKS", "SubnetManagerService"]
+
+CLOCKS = ("paced", "none")
+HELLO_TIMEOUT_S = 10.0
+"""A connection that has not introduced itself by then is closed."""
+FLUSH_TIMEOUT_S = 5.0
+"""A report waits this long for daemons to flush (a stopped one never does), then goes out with what is there."""
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+"""A peer that lets more than this pile up does not read; it is cut off."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Flush:
+    """A report in the making: `waiting` are the nodes that have yet to flush."""
+
+    lab: _Connection
+    reset: bool
+    waiting: set[int] = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
+
+
+class SubnetManagerService:
+    """One fabric's subnet manager. `await start(host, port)`, later `await close()`.
+
+    `clock` is "paced" or "none"; `dilation` None means: chosen from the topology and this host's measured throughput.
+    `seed` goes to every daemon. Fabric time starts at construction. Raises ConfigError for values that make no sense.
+    """
+
+    def __init__(
+        self, topology: Topology, *, clock: str = "paced", dilation: float | None = None, seed: int = 0
+    ) -> None:
+        if clock not in CLOCKS:
+            raise ConfigError(f"unknown clock {clock!r}: it is one of {', '.join(CLOCKS)}")
+        if dilation is not None and not 1 <= dilation <= 1e9:
+            raise ConfigError(
+                f"dilation {dilation:g} is out of range: 1 is the speed of the real fabric, 1000 is 1000 times slower;"
+                " at most 1e9"
+            )
+        nodes, gpus = topology.hosts, topology.active_gpus
+        if clock == "none":
+            dilation, quantum = 1.0, MAX_BURST // topology.mtu * topology.mtu
+        else:
+            if dilation is None:
+                dilation = choose_dilation(topology, nodes, gpus, host_bytes_per_s())
+            quantum = choose_quantum(topology, nodes, gpus, dilation)
+        self.topology = topology
+        self.clock = clock
+        self.dilation = dilation
+        self.quantum = quantum
+        self.seed = seed
+        self.epoch_ns = time.monotonic_ns()
+        self.state = SubnetState(SubnetManager(topology, seed), clock, dilation)
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._nodes: dict[int, _Connection] = {}
+        self._ready_queries: list[_Connection] = []
+        self._flushes: dict[int, _Flush] = {}
+        self._next_token = 1
+        self._assembled = False
+        self._regrant_due = False
+
+    def now_ns(self) -> int:
+        """Fabric time."""
+        return int((time.monotonic_ns() - self.epoch_ns) / self.dilation)
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Listen; returns the address really used. Raises SetupError if that is not possible."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Connection(self), host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise SetupError(
+                    f"port {port} on {host} is in use: end what listens there, or give another port "
+                    "(port 0 takes any free one)"
+                ) from None
+            raise SetupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        address = self._server.sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    async def close(self) -> None:
+        """Stop listening and close every connection. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        for connection in list(self._connections):
+            connection.close(now=True)
+        for flush in self._flushes.values():
+            if flush.timer is not None:
+                flush.timer.cancel()
+        self._flushes.clear()
+        if server is not None:
+            await server.wait_closed()
+
+    # -- called by connections
+
+    def connected(self, connection: _Connection) -> None:
+        """A peer connected; it has yet to introduce itself."""
+        self._connections.add(connection)
+
+    def disconnected(self, connection: _Connection) -> None:
+        """A connection is gone. If it was a node's, the node is lost."""
+        self._connections.discard(connection)
+        node = connection.node
+        if node is None or self._nodes.get(node) is not connection:
+            return
+        _log.info("node %d left the fabric", node)
+        del self._nodes[node]
+        self.state.leave(node, self.now_ns())
+        self._schedule_regrant()
+        for token in list(self._flushes):
+            self._flushed(token, node)
+        if self._assembled:
+            self._send_directory()
+
+    def greet(self, connection: _Connection, message: Message) -> None:
+        """Handle the first message of a connection. Raises RemoteProtocolError to refuse it."""
+        if isinstance(message, NodeHello):
+            hcas = self.state.join(message)
+            connection.node = message.node
+            self._nodes[message.node] = connection
+            connection.send(
+                NodeWelcome(
+                    version=CONTROL_VERSION,
+                    fabric=self.topology.name,
+                    clock=self.clock,
+                    epoch_ns=self.epoch_ns,
+                    dilation=self.dilation,
+                    quantum=self.quantum,
+                    seed=self.seed,
+                    hcas=hcas,
+                )
+            )
+            if self.state.complete:
+                self._assembled = True
+            if self._assembled:
+                self._send_directory()
+            if self.state.complete:
+                waiting, self._ready_queries = self._ready_queries, []
+                for lab in waiting:
+                    lab.send(FabricReady(self.state.directory()))
+        elif isinstance(message, LabHello):
+            check_version(message.version, "lab")
+            connection.is_lab = True
+            connection.send(
+                LabWelcome(CONTROL_VERSION, self.topology.name, self.clock, self.dilation, self.topology.hosts)
+            )
+        else:
+            raise RemoteProtocolError(
+                f"a conversation starts with NodeHello or LabHello, not with {type(message).__name__}"
+            )
+
+    def from_node(self, connection: _Connection, node: int, message: Message) -> None:
+        """Handle a later message of an HCA daemon. Raises RemoteProtocolError to refuse it."""
+        if isinstance(message, FlowStart):
+            self.state.flow_start(node, message, self.now_ns())
+            self._schedule_regrant()
+        elif isinstance(message, FlowStop):
+            self.state.flow_stop(node, message.flow, self.now_ns())
+            self._schedule_regrant()
+        elif isinstance(message, Counters):
+            self.state.count(node, message)
+        elif isinstance(message, PathQuery):
+            connection.send(self.state.path_answer(message.slid, message.dlid))
+        elif isinstance(message, FlushDone):
+            self._flushed(message.token, node)
+        else:
+            raise RemoteProtocolError(f"an HCA daemon may not send {type(message).__name__} to the subnet manager")
+
+    def from_lab(self, connection: _Connection, message: Message) -> None:
+        """Handle a later message of a lab. Raises RemoteProtocolError to refuse it."""
+        if isinstance(message, ReadyQuery):
+            if self.state.complete:
+                connection.send(FabricReady(self.state.directory()))
+            else:
+                self._ready_queries.append(connection)
+        elif isinstance(message, ReportQuery):
+            self._start_report(connection, message.reset)
+        elif isinstance(message, PathQuery):
+            connection.send(self.state.path_answer(message.slid, message.dlid))
+        else:
+            raise RemoteProtocolError(f"a lab may not send {type(message).__name__} to the subnet manager")
+
+    # -- rates
+
+    def _schedule_regrant(self) -> None:
+        """Recompute after everything that this turn of the loop brought in has been handled."""
+        if not self._regrant_due:
+            self._regrant_due = True
+            asyncio.get_running_loop().call_soon(self._regrant)
+
+    def _regrant(self) -> None:
+        self._regrant_due = False
+        for node, rates in self.state.grants().items():
+            connection = self._nodes.get(node)
+            if connection is not None:
+                connection.send(RateGrant(rates))
+
+    def _send_directory(self) -> None:
+        directory = Directory(self.state.directory())
+        for connection in list(self._nodes.values()):
+            connection.send(directory)
+
+    # -- reports
+
+    def _start_report(self, lab: _Connection, reset: bool) -> None:
+        token, self._next_token = self._next_token, self._next_token + 1
+        flush = self._flushes[token] = _Flush(lab, reset, set(self._nodes))
+        flush.timer = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self._finish_report, token)
+        for connection in list(self._nodes.values()):
+            connection.send(FlushRequest(token))
+        if not flush.waiting:
+            self._finish_report(token)
+
+    def _flushed(self, token: int, node: int) -> None:
+        flush = self._flushes.get(token)
+        if flush is not None:
+            flush.waiting.discard(node)
+            if not flush.waiting:
+                self._finish_report(token)
+
+    def _finish_report(self, token: int) -> None:
+        flush = self._flushes.pop(token, None)
+        if flush is None:
+            return
+        if flush.timer is not None:
+            flush.timer.cancel()
+        if flush.waiting:
+            _log.warning("nodes %s did not flush their counters within %g s", sorted(flush.waiting), FLUSH_TIMEOUT_S)
+        now = self.now_ns()
+        flush.lab.send(self.state.report(now))
+        if flush.reset:
+            self.state.reset(now)
+
+
+class _Connection(asyncio.Protocol):
+    """One peer. Turns bytes into messages for the service and refuses a peer that breaks the rules."""
+
+    def __init__(self, service: SubnetManagerService) -> None:
+        self._service = service
+        self._buffer = MessageBuffer()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.node: int | None = None
+        self.is_lab = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._no_hello)
+        self._service.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer.feed(data)
+        try:
+            for message in self._buffer:
+                if self._transport is None:
+                    return
+                self._handle(message)
+        except RemoteProtocolError as error:
+            self.refuse(str(error))
+
+    def _handle(self, message: Message) -> None:
+        if self.node is not None:
+            self._service.from_node(self, self.node, message)
+        elif self.is_lab:
+            self._service.from_lab(self, message)
+        else:
+            self._service.greet(self, message)
+            self._stop_timer()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._stop_timer()
+        self._service.disconnected(self)
+
+    def send(self, message: Message) -> None:
+        """Send, unless the peer is gone; cut it off if it does not read."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(pack_frame(message))
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            _log.warning("a peer (node %s) does not read what it is sent: cut off", self.node)
+            self._transport.abort()
+
+    def refuse(self, reason: str) -> None:
+        """Tell the peer why it is not served, and close."""
+        _log.info("refused: %s", reason)
+        self.send(Refusal(reason))
+        self.close()
+
+    def close(self, *, now: bool = False) -> None:
+        """Close after what was written is out, or with `now` even if the peer does not read. Further input is ignored."""
+        transport, self._transport = self._transport, None
+        self._stop_timer()
+        if transport is None:
+            return
+        if now and transport.get_write_buffer_size():
+            transport.abort()
+        else:
+            transport.close()
+
+    def _no_hello(self) -> None:
+        self.refuse(f"no NodeHello or LabHello within {HELLO_TIMEOUT_S:g} s")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
