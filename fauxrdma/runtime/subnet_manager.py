@@ -12,6 +12,7 @@ import errno
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import cast
 
 from fauxrdma.errors import ConfigError, RemoteProtocolError, SetupError
 from fauxrdma.fabric.dilation import MAX_BURST, choose_dilation, choose_quantum
@@ -289,8 +290,7 @@ class _Connection(asyncio.Protocol):
         self.is_lab = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._no_hello)
         self._service.connected(self)
 
@@ -334,7 +334,7 @@ class _Connection(asyncio.Protocol):
         self.close()
 
     def close(self, *, now: bool = False) -> None:
-        """Close after what was written is out, or with `now` even if the peer does not read. Further input is ignored."""
+        """Close once what was written is out; with `now` at once. Further input is ignored."""
         transport, self._transport = self._transport, None
         self._stop_timer()
         if transport is None:
