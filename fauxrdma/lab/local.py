@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,7 @@ CLOCKS = ("paced", "none")
 _READY_TIMEOUT_S = 60.0
 # A Unix socket path is limited to 107 bytes; a long TMPDIR would not leave room for the file name.
 _MAX_DIRECTORY_CHARS = 80
+_DAEMON_ERROR = re.compile(r"fauxrdma-[\w-]+: (?:error: )?(.+)")
 
 
 class LocalLab:
@@ -291,7 +293,8 @@ def obituary(child: Child) -> str:
 def _start_failure(child: Child) -> FauxrdmaError:
     """The daemon's own one-line error, as the error its exit code stands for."""
     lines = [line.strip() for line in child.last_stderr() if line.strip()]
-    words = lines[-1].partition(": error: ")[2] if lines else ""
+    spoken = _DAEMON_ERROR.match(lines[-1]) if lines else None
+    words = spoken.group(1) if spoken is not None else ""
     if words and child.returncode == ConfigError.exit_code:
         return ConfigError(words)
     if words and child.returncode == SetupError.exit_code:

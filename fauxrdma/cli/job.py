@@ -1,0 +1,100 @@
+"""One job on one fabric, from the checks before to the result: what `run` and `compare` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fauxrdma.cli.progress import Progress
+from fauxrdma.errors import ConfigError
+from fauxrdma.fabric.dilation import choose_dilation
+from fauxrdma.lab.launcher import resolve_command, run_job
+from fauxrdma.lab.local import LocalLab
+from fauxrdma.report.building import RunInputs, build_run
+from fauxrdma.report.results import RunResult
+from fauxrdma.runtime.host_probe import host_bytes_per_s
+from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.loading import load_topology
+
+__all__ = ["JobSpec", "check_job", "common_dilation", "run_on_fabric"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What to run and how; the same for every fabric it is run on."""
+
+    command: list[str]
+    nodes: int
+    gpus: int
+    clock: str
+    dilation: str
+    seed: int
+    log_dir: Path | None = None
+    listen: str = "127.0.0.1:0"
+    master_port: int = 0
+
+
+def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
+    """Find what is wrong with the input before any process is started. Returns the fabrics' topologies."""
+    resolve_command(spec.command)
+    if spec.dilation != "auto":
+        try:
+            float(spec.dilation)
+        except ValueError:
+            raise ConfigError(f"--dilation must be auto or a number, got {spec.dilation!r}") from None
+    return {fabric: load_topology(fabric, nodes=spec.nodes, gpus=spec.gpus) for fabric in fabrics}
+
+
+def common_dilation(spec: JobSpec, topologies: Sequence[Topology]) -> str:
+    """The dilation for all of `topologies`. Computation is scaled by k too: only runs with equal k can be compared."""
+    if spec.clock != "paced" or spec.dilation != "auto":
+        return spec.dilation
+    speed = host_bytes_per_s()
+    return f"{max(choose_dilation(topology, spec.nodes, spec.gpus, speed) for topology in topologies):g}"
+
+
+def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
+    """Start the fabric, run the job on it, tear everything down. Raises what LocalLab and run_job raise."""
+    ranks = spec.nodes * spec.gpus
+    progress.stage(fabric, f"starting 1 subnet manager and {_count(spec.nodes, 'HCA daemon')}")
+    lab = LocalLab(
+        fabric,
+        spec.nodes,
+        spec.gpus,
+        clock=spec.clock,
+        dilation=spec.dilation,
+        seed=spec.seed,
+        log_dir=spec.log_dir / Path(fabric).name if spec.log_dir is not None else None,
+        listen=spec.listen,
+        master_port=spec.master_port,
+    )
+    with lab:
+        pace = f"1 ns of fabric time lasts {lab.dilation:g} ns" if spec.clock == "paced" else "unshaped"
+        progress.stage(fabric, f"running {_count(ranks, 'rank')} on {_count(spec.nodes, 'node')}, {pace}")
+        job = run_job(
+            lab,
+            spec.command,
+            on_line=progress.line,
+            on_notice=progress.notice,
+            on_tick=progress.tick,
+        )
+        progress.stage(fabric, "collecting counters and tearing down")
+        report = lab.report()
+        inputs = RunInputs(
+            fabric=fabric,
+            topology=lab.topology,
+            nodes=spec.nodes,
+            gpus=spec.gpus,
+            seed=spec.seed,
+            command=list(spec.command),
+            values=job.values,
+            wall_s=job.wall_s,
+        )
+        result = build_run(inputs, report, job.stats_dir)
+    progress.done(fabric, result)
+    return result
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -1,0 +1,73 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+__all__ = [
+    "Clock",
+    "ClockOption",
+    "DilationOption",
+    "Format",
+    "FormatOption",
+    "GpusOption",
+    "JobCommand",
+    "LogDirOption",
+    "MasterPortOption",
+    "NodesOption",
+    "SeedOption",
+]
+
+
+class Format(StrEnum):
+    """How a command prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Clock(StrEnum):
+    """What governs the time operations take."""
+
+    PACED = "paced"
+    NONE = "none"
+
+
+class JobCommand(TyperCommand):
+    """A command that takes a script after ``--`` (cut off in main) and says so in its usage line."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The pieces of the usage line."""
+        return [*super().collect_usage_pieces(ctx), "-- SCRIPT [ARGS]..."]
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json for programs.")]
+NodesOption = Annotated[int, typer.Option("--nodes", "-n", min=1, help="Emulated nodes.")]
+GpusOption = Annotated[
+    int, typer.Option("--gpus", "-g", min=1, help="GPUs of each node that take part: one rank each.")
+]
+ClockOption = Annotated[
+    Clock,
+    typer.Option("--clock", help="paced: shaped by the model of the fabric. none: as fast as this host goes."),
+]
+DilationOption = Annotated[
+    str,
+    typer.Option(
+        "--dilation",
+        metavar="auto|K",
+        help="One ns of fabric time lasts K ns of wall time; auto chooses K from the fabric and this host's speed.",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice of the fabric.")]
+LogDirOption = Annotated[
+    Path | None, typer.Option("--log-dir", help="Keep the logs of the daemons in this directory.", show_default=False)
+]
+MasterPortOption = Annotated[
+    int,
+    typer.Option("--master-port", min=0, max=65535, help="MASTER_PORT of the ranks' rendezvous; 0 takes a free one."),
+]

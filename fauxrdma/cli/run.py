@@ -1,0 +1,127 @@
+"""`fauxrdma run`: a job on one fabric, its output passed through."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fauxrdma.cli.options import (
+    Clock,
+    ClockOption,
+    DilationOption,
+    Format,
+    FormatOption,
+    GpusOption,
+    LogDirOption,
+    MasterPortOption,
+    NodesOption,
+    SeedOption,
+)
+
+if TYPE_CHECKING:
+    from fauxrdma.lab.launcher import RankLine
+    from fauxrdma.report.results import RunResult
+
+__all__ = ["run"]
+
+
+def run(
+    context: typer.Context,
+    fabric: Annotated[
+        str,
+        typer.Argument(
+            help="A preset (see `fauxrdma topo list`) or a YAML file; after -- the script each rank runs.",
+            show_default=False,
+        ),
+    ],
+    nodes: NodesOption = 2,
+    gpus: GpusOption = 1,
+    clock: ClockOption = Clock.PACED,
+    dilation: DilationOption = "auto",
+    seed: SeedOption = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write comparison.json and report.html into this directory.", show_default=False
+        ),
+    ] = None,
+    prefix: Annotated[
+        bool, typer.Option("--prefix/--no-prefix", help="Start every line with its node and rank, as [n0 r1].")
+    ] = True,
+    log_dir: LogDirOption = None,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the subnet manager listens; port 0 is any.")
+    ] = "127.0.0.1:0",
+    master_port: MasterPortOption = 0,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Run a script on one fabric, one rank per GPU, and show what the fabric did.
+
+    The ranks' output is passed through as it comes. When a rank fails, the others are ended, and the last lines of the
+    one that failed first are repeated; everything that was started is gone when the command returns.
+
+    \b
+    Examples:
+      fauxrdma run fat-tree --nodes 2 --gpus 2 -- examples/train_digits.py
+      fauxrdma run seed-rail8 --clock none -- train.py --epochs 1
+      fauxrdma run my-fabric.yaml --nodes 4 --output out -- -m my_package.train
+    """
+    from rich.text import Text
+
+    from fauxrdma.cli.job import JobSpec, check_job, run_on_fabric
+    from fauxrdma.cli.output import console
+    from fauxrdma.report.files import check_writable, compare_runs, write_report
+    from fauxrdma.report.table import comparison_table
+
+    spec = JobSpec(context.obj or [], nodes, gpus, clock.value, dilation, seed, log_dir, listen, master_port)
+    topologies = check_job(spec, [fabric])
+    if output is not None:
+        check_writable(output)
+    result = run_on_fabric(spec, fabric, _PassThrough(prefix, everything_to_stderr=format_ is Format.JSON))
+    comparison = compare_runs([result])
+    paths = write_report(comparison, topologies, output) if output is not None else None
+    if format_ is Format.JSON:
+        print(comparison.model_dump_json(indent=2))
+        return
+    out = console()
+    out.print(comparison_table([result]))
+    for note in result.notes:
+        out.print(Text.assemble(("note ", "bold red"), note))
+    if paths is not None:
+        print(f"report: {paths[1]}   data: {paths[0]}")
+
+
+class _PassThrough:
+    """A Progress that prints each rank's lines on the stream they were written to."""
+
+    def __init__(self, prefix: bool, everything_to_stderr: bool) -> None:
+        self._prefix = prefix
+        self._to_stderr = everything_to_stderr
+
+    def __enter__(self) -> _PassThrough:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def stage(self, fabric: str, what: str) -> None:
+        """See Progress."""
+        print(f"{fabric}: {what}", file=sys.stderr, flush=True)
+
+    def line(self, line: RankLine) -> None:
+        """See Progress."""
+        stream = sys.stderr if self._to_stderr or line.stream == "stderr" else sys.stdout
+        print(f"{line.prefix} {line.text}" if self._prefix else line.text, file=stream, flush=True)
+
+    def notice(self, text: str) -> None:
+        """See Progress."""
+        print(f"fauxrdma: {text}", file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        """See Progress."""
+
+    def done(self, fabric: str, run: RunResult) -> None:
+        """See Progress."""

@@ -1,0 +1,134 @@
+"""From a fabric's report and the ranks' records to a RunResult."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fauxrdma.report.rank_statistics import match_calls, read_rank_records, summarise, timing
+from fauxrdma.report.results import Debt, LinkLoad, Route, RunResult
+from fauxrdma.topology.graph import Topology
+from fauxrdma.wire.fabric_messages import FabricReport, PairReport
+
+__all__ = ["DEBT_LIMIT_PERCENT", "RunInputs", "build_run"]
+
+DEBT_LIMIT_PERCENT = 5.0
+"""p99 of the fidelity debt above which a report warns that the host was too slow."""
+
+_MAX_SAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """What is known about a run apart from what was measured in it. `fabric` is the text the user typed."""
+
+    fabric: str
+    topology: Topology
+    nodes: int
+    gpus: int
+    seed: int
+    command: list[str]
+    values: dict[str, str] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+
+def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunResult:
+    """The result of a job that ended well."""
+    world_size = inputs.nodes * inputs.gpus
+    records = read_rank_records(stats_dir)
+    calls = match_calls(records)
+    collectives = summarise(calls, world_size)
+    main = next((c for c in collectives if c.op == "all_reduce" and c.nbytes), None)
+    samples = [call.duration_ns for call in calls if (call.op, call.nbytes) == (main.op, main.nbytes)] if main else []
+    debt = None
+    if report.clock == "paced" and report.debt_samples:
+        debt = Debt(
+            p50_percent=report.debt_p50_percent, p99_percent=report.debt_p99_percent, samples=report.debt_samples
+        )
+    run = RunResult(
+        fabric=inputs.fabric,
+        topology=inputs.topology.name,
+        description=inputs.topology.description,
+        nodes=inputs.nodes,
+        gpus=inputs.gpus,
+        command=list(inputs.command),
+        clock=report.clock,
+        dilation=report.dilation,
+        seed=inputs.seed,
+        values=dict(inputs.values),
+        timing=timing(calls, _steps(inputs.values), main),
+        collectives=collectives,
+        main_all_reduce=main,
+        main_all_reduce_ns=samples[:_MAX_SAMPLES],
+        route=_route(report.pairs),
+        links=_links(report),
+        debt=debt,
+        retransmits=report.retransmits,
+        elapsed_ns=report.elapsed_ns,
+        wall_s=inputs.wall_s,
+        notes=[],
+    )
+    run.notes.extend(_notes(run, len(records), sum(record.dropped for record in records)))
+    return run
+
+
+def _steps(values: dict[str, str]) -> int | None:
+    text = values.get("steps", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def _route(pairs: Sequence[PairReport]) -> Route | None:
+    used = [pair for pair in pairs if pair.nbytes > 0]
+    total = sum(pair.nbytes for pair in used)
+    if not total:
+        return None
+    return Route(
+        switches_mean=sum(pair.switches * pair.nbytes for pair in used) / total,
+        switches_max=max(pair.switches for pair in used),
+        latency_mean_ns=sum(pair.latency_ns * pair.nbytes for pair in used) / total,
+        pairs=len(used),
+    )
+
+
+def _links(report: FabricReport) -> list[LinkLoad]:
+    used = [link for link in report.links if link.nbytes > 0]
+    # Bytes over rate is the time the link needed: it ranks links of unequal rate where nothing was shaped.
+    used.sort(key=lambda link: (-link.utilisation, -link.nbytes / link.rate_bps, link.name))
+    return [
+        LinkLoad(
+            name=link.name,
+            src=link.src,
+            dst=link.dst,
+            kind=link.kind,
+            rate_bps=link.rate_bps,
+            nbytes=link.nbytes,
+            utilisation=link.utilisation,
+        )
+        for link in used
+    ]
+
+
+def _notes(run: RunResult, records: int, dropped: int) -> list[str]:
+    notes = []
+    if run.debt is not None and run.debt.p99_percent > DEBT_LIMIT_PERCENT:
+        notes.append(
+            f"the host was too slow to be trusted: 1 % of the operations took {run.debt.p99_percent:.0f} % or more "
+            f"longer than modelled (limit {DEBT_LIMIT_PERCENT:g} %). Raise --dilation above {run.dilation:g}, use "
+            "fewer ranks, or end other work on this machine."
+        )
+    if run.clock == "none":
+        notes.append("nothing was shaped (--clock none): times are wall time of this host, not of the fabric")
+    if not records:
+        notes.append(
+            "no rank recorded a collective: does the script use the backend in the environment variable DIST_BACKEND?"
+        )
+    elif records < run.world_size:
+        notes.append(f"only {records} of {run.world_size} ranks left a record of their collectives")
+    if dropped:
+        notes.append(f"{dropped} operations past the recording limit are in no statistic")
+    if run.timing.steps is None and records:
+        notes.append("the script printed no steps=N as its last name=value line, so there is no time per step")
+    if run.retransmits:
+        notes.append(f"{run.retransmits} frames were sent again")
+    return notes

@@ -1,0 +1,134 @@
+"""What a run of a job over a fabric is reduced to. These models are the JSON file; docs/results.md explains each field.
+
+Suffixes are units: ``_ns`` nanoseconds of the run's clock (fabric time when it is paced, wall time when it is none),
+``_bps`` bits per second, ``_gb_per_s`` 10^9 bytes per second, ``_percent`` percent, ``_s`` seconds of wall time.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Collective",
+    "Comparison",
+    "Debt",
+    "Distribution",
+    "LinkLoad",
+    "Route",
+    "RunResult",
+    "Timing",
+]
+
+SCHEMA_VERSION = 1
+"""Raised when a field changes its meaning or goes away; new fields do not raise it."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Distribution(_Model):
+    """Durations of many like operations."""
+
+    count: int = Field(description="how many")
+    mean_ns: float
+    p50_ns: float
+    p99_ns: float
+    min_ns: float
+    max_ns: float
+
+
+class Collective(_Model):
+    """All collectives of one kind and size. A duration lasts from the last rank's entry to the last rank's return."""
+
+    op: str = Field(description="all_reduce, broadcast, ...")
+    nbytes: int = Field(description="size of the buffer each rank passed, in bytes")
+    algorithm: str = Field(description="ring, ...; several joined by +")
+    duration: Distribution
+    bus_bandwidth_gb_per_s: float | None = Field(description="nccl-tests' busbw of the mean; null where undefined")
+
+
+class Timing(_Model):
+    """Where the time of a training step went. Null where the script printed no steps=N."""
+
+    steps: int | None
+    step_ns: float | None = Field(description="mean time per step, computation included")
+    communication_ns: float | None = Field(description="sum of all collectives' durations, divided by the steps")
+
+
+class LinkLoad(_Model):
+    """One direction of one cable or PCIe lane bundle that carried something."""
+
+    name: str
+    src: str
+    dst: str
+    kind: str = Field(description="cable or pcie")
+    rate_bps: int
+    nbytes: int = Field(description="payload bytes carried")
+    utilisation: float = Field(
+        description="0..1, mean over the time in which the link carried anything; 0 when unshaped"
+    )
+
+
+class Route(_Model):
+    """How far the payload travelled, over all pairs of HCAs that exchanged any, weighted by their bytes."""
+
+    switches_mean: float
+    switches_max: int
+    latency_mean_ns: float = Field(description="one-way latency of the path for a small message")
+    pairs: int
+
+
+class Debt(_Model):
+    """Fidelity debt: (real - modelled) time over modelled time. Large debt means the host was too slow."""
+
+    p50_percent: float
+    p99_percent: float
+    samples: int
+
+
+class RunResult(_Model):
+    """One job on one fabric."""
+
+    fabric: str = Field(description="as given on the command line")
+    topology: str
+    description: str
+    nodes: int
+    gpus: int = Field(description="per node; the job's ranks are nodes x gpus")
+    command: list[str]
+    clock: str = Field(description="paced or none")
+    dilation: float = Field(description="one ns of fabric time took this many ns of wall time")
+    seed: int
+    values: dict[str, str] = Field(description="the name=value pairs rank 0 printed last")
+    timing: Timing
+    collectives: list[Collective] = Field(description="by total bytes, largest first")
+    main_all_reduce: Collective | None = Field(description="the all_reduce that moved most bytes")
+    main_all_reduce_ns: list[int] = Field(description="every duration of it, in order (at most 10000)")
+    route: Route | None
+    links: list[LinkLoad] = Field(description="busiest first")
+    debt: Debt | None = Field(description="null when the clock is none")
+    retransmits: int
+    elapsed_ns: int = Field(description="of the run's clock, from the fabric's start to the report")
+    wall_s: float = Field(description="wall time of the job, from the launch of the ranks to the end of the last")
+    notes: list[str] = Field(description="what a reader must know before trusting the numbers")
+
+    @property
+    def time_name(self) -> str:
+        """What this run's nanoseconds are."""
+        return "fabric time" if self.clock == "paced" else "wall time"
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self.nodes * self.gpus
+
+
+class Comparison(_Model):
+    """One job on one or more fabrics: the content of the JSON file."""
+
+    schema_version: int = SCHEMA_VERSION
+    fauxrdma_version: str
+    created: str = Field(description="ISO 8601, UTC")
+    verdict: str
+    runs: list[RunResult]
