@@ -1,0 +1,280 @@
+"""Collectives on numpy arrays over emulated queue pairs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fauxrdma.collectives import (
+    Arithmetic,
+    NumpyArithmetic,
+    Plan,
+    PlanExecutor,
+    chunk_elements,
+    dissemination_barrier,
+    gloo_blocks,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_broadcast,
+    ring_reduce_scatter,
+)
+from fauxrdma.communicator.mesh import PROBE_S, PeerMesh, Store
+from fauxrdma.communicator.rendezvous import RendezvousStore
+from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
+from fauxrdma.errors import CollectiveError, ConfigError, LocalProtocolError, ProtocolError, VerbsError
+from fauxrdma.units import format_bytes
+from fauxrdma.verbs import Context
+
+__all__ = ["Communicator"]
+
+Array = NDArray[Any]
+ArithmeticFactory = Callable[[str, np.dtype[Any], int], Arithmetic]
+
+
+@lru_cache(maxsize=256)
+def _plan(name: str, count: int, itemsize: int, n: int, root: int, slot_bytes: int, lanes: int) -> Plan:
+    """The plan for a collective; sizes repeat in training, so they are kept."""
+    if name == "all_reduce":
+        chunk = chunk_elements(gloo_blocks(count, n, itemsize).block, itemsize, slot_bytes, lanes)
+        return ring_all_reduce(count, n, itemsize=itemsize, chunk=chunk, lanes=lanes)
+    if name == "broadcast":
+        return ring_broadcast(count, n, root, chunk=chunk_elements(count, itemsize, slot_bytes, 4 * lanes))
+    chunk = chunk_elements(count, itemsize, slot_bytes, lanes)
+    if name == "reduce_scatter":
+        return ring_reduce_scatter(count, n, chunk=chunk, lanes=lanes)
+    return ring_all_gather(count, n, chunk=chunk, lanes=lanes)
+
+
+class Communicator:
+    """A group of `world_size` ranks that run collectives together; this process is rank `rank` of it.
+
+    `store` is where the ranks leave their addresses for each other, under keys that begin with `prefix`; two
+    communicators over one store need different prefixes. `context` is an open verbs Context (default: opens the HCA
+    that FAUXRDMA_SOCKET and FAUXRDMA_HCA name, and closes it again). `timeout_s` bounds each collective, in wall time.
+    `slots` x `slot_bytes` is the staging per peer and direction; it must be the same on all ranks.
+
+    Arrays may be of any shape, dtype (bool, integers, floats, complex) and layout; results land in place. All ranks
+    must call the same collectives in the same order with the same sizes. Not for use by two threads at a time. Queue
+    pairs are made when a plan first needs them.
+
+    Every method raises CollectiveError when a peer or the fabric fails or the timeout passes; after that the
+    communicator is broken: each further call raises at once and only `close` is left.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Store,
+        *,
+        context: Context | None = None,
+        prefix: str = "",
+        timeout_s: float = 1800.0,
+        slots: int = 8,
+        slot_bytes: int = 1 << 20,
+        statistics: RankStatistics | None = None,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank {rank} is not in a world of {world_size}: RANK must be 0..WORLD_SIZE-1")
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout_s = timeout_s
+        self.statistics = RankStatistics(rank, world_size) if statistics is None else statistics
+        self._own_store: RendezvousStore | None = None
+        self._slot_bytes = slot_bytes
+        self._lanes = max(1, slots // 2)
+        self._broken: str | None = None
+        self._closed = False
+        self._mesh = PeerMesh(
+            rank, world_size, store, context=context, prefix=prefix, slots=slots, slot_bytes=slot_bytes
+        )
+        self._context = self._mesh.context
+        self.statistics.hca = self._context.hca.name
+        self.statistics.clock = self._context.clock
+        self.statistics.dilation = float(self._context.dilation)
+
+    @classmethod
+    def from_env(cls, *, timeout_s: float = 1800.0, prefix: str = "", **options: Any) -> Communicator:
+        """The communicator of all ranks, from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; no torch is needed.
+
+        Rank 0 serves the rendezvous at MASTER_PORT. Raises ConfigError when a variable is missing.
+        """
+        if "WORLD_SIZE" not in os.environ:
+            raise ConfigError(
+                "WORLD_SIZE is not set: run under `fauxrdma run`, or set RANK, WORLD_SIZE, MASTER_ADDR/PORT"
+            )
+        store = RendezvousStore.from_env(timeout_s=min(timeout_s, 300.0))
+        try:
+            rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            options.setdefault("statistics", process_statistics())
+            made = cls(rank, world_size, store, prefix=prefix, timeout_s=timeout_s, **options)
+        except BaseException:
+            store.close(leave_s=0)
+            raise
+        made._own_store = store
+        return made
+
+    # The collectives.
+
+    def all_reduce(self, array: Array, op: str = "sum", *, arithmetic: ArithmeticFactory = NumpyArithmetic) -> None:
+        """Replace `array` on every rank by the reduction over all ranks. `op`: sum, avg, product, min, max.
+
+        The order of reduction is fixed (see docs/collectives.md) and is gloo's. Raises CollectiveError, and
+        LocalProtocolError for an operation the dtype does not have.
+        """
+        reduction = arithmetic(op, array.dtype, self.world_size)
+        flat = self._flat_output(array, copy=True)
+        plan = self._make_plan("all_reduce", flat.size, flat.itemsize)
+        self._run(plan, {"data": flat}, reduction, flat.nbytes)
+        self._put_back(array, flat)
+
+    def reduce_scatter(
+        self, output: Array, array: Array, op: str = "sum", *, arithmetic: ArithmeticFactory = NumpyArithmetic
+    ) -> None:
+        """Reduce `array` (world_size x output.size elements) over all ranks; this rank gets its block in `output`."""
+        reduction = arithmetic(op, array.dtype, self.world_size)
+        self._check_pair("reduce_scatter", array, output, array.size, output.size * self.world_size)
+        flat = self._flat_output(output, copy=False)
+        plan = self._make_plan("reduce_scatter", flat.size, flat.itemsize)
+        source = np.ascontiguousarray(array).reshape(-1)
+        self._run(plan, {"input": source, "output": flat}, reduction, source.nbytes)
+        self._put_back(output, flat)
+
+    def all_gather(self, output: Array, array: Array) -> None:
+        """Put every rank's `array` into `output` (world_size x array.size elements), in rank order."""
+        self._check_pair("all_gather", array, output, output.size, array.size * self.world_size)
+        flat = self._flat_output(output, copy=False)
+        plan = self._make_plan("all_gather", array.size, flat.itemsize)
+        source = np.ascontiguousarray(array).reshape(-1)
+        self._run(plan, {"input": source, "output": flat}, None, flat.nbytes)
+        self._put_back(output, flat)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replace `array` on every rank by that of rank `root`."""
+        flat = self._flat_output(array, copy=self.rank == root)
+        plan = self._make_plan("broadcast", flat.size, flat.itemsize, root)
+        self._run(plan, {"data": flat}, None, flat.nbytes)
+        self._put_back(array, flat)
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        self._run(dissemination_barrier(self.world_size), {}, None, 0)
+
+    # Arrays.
+
+    def _make_plan(self, name: str, count: int, itemsize: int, root: int = 0) -> Plan:
+        return _plan(name, count, itemsize, self.world_size, root, self._slot_bytes, self._lanes)
+
+    def _check_pair(self, name: str, array: Array, output: Array, have: int, need: int) -> None:
+        if array.dtype != output.dtype:
+            raise LocalProtocolError(f"{name}: the input is {array.dtype} and the output {output.dtype}; use one dtype")
+        if have != need:
+            raise LocalProtocolError(
+                f"{name} over {self.world_size} ranks: the input has {array.size} elements and the output "
+                f"{output.size}; one must be {self.world_size} times the other"
+            )
+
+    @staticmethod
+    def _flat_output(array: Array, *, copy: bool) -> Array:
+        """`array` as one contiguous dimension: itself where possible, else a temporary (filled when `copy`)."""
+        if array.dtype.hasobject:
+            raise LocalProtocolError(
+                f"arrays of dtype {array.dtype} hold references, which mean nothing on another rank"
+            )
+        if not array.flags.writeable:
+            raise LocalProtocolError("the result would be written into a read-only array: pass a copy of it")
+        if array.flags.c_contiguous:
+            return array.reshape(-1)
+        return array.flatten() if copy else np.empty(array.size, array.dtype)
+
+    @staticmethod
+    def _put_back(array: Array, flat: Array) -> None:
+        if not array.flags.c_contiguous:
+            array[...] = flat.reshape(array.shape)
+
+    # Running a plan.
+
+    def _run(self, plan: Plan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int) -> None:
+        if self._closed:
+            raise CollectiveError(f"rank {self.rank}: this communicator is closed")
+        if self._broken is not None:
+            raise CollectiveError(
+                f"rank {self.rank}: this communicator is broken since an earlier error: {self._broken}"
+            )
+        wall = time.perf_counter_ns()
+        try:
+            start_ns = self._context.fabric_now_ns()
+            deadline = time.monotonic() + self.timeout_s
+            self._mesh.connect(plan.program(self.rank).peers)
+            self._execute(plan, buffers, arithmetic, nbytes, deadline)
+            end_ns = self._context.fabric_now_ns()
+        except CollectiveError as error:
+            self._break(str(error))
+            raise
+        except (ProtocolError, VerbsError) as error:
+            text = f"rank {self.rank}: {plan.name} of {format_bytes(nbytes)} failed: {error}"
+            self._break(text)
+            raise CollectiveError(text) from error
+        except BaseException as error:  # KeyboardInterrupt too: the plan is half done, so nothing can follow
+            self._break(f"interrupted by {type(error).__name__}")
+            raise
+        wall_ns = time.perf_counter_ns() - wall
+        self.statistics.record(Operation(plan.name, nbytes, start_ns, end_ns, wall_ns, plan.algorithm))
+
+    def _execute(
+        self, plan: Plan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int, deadline: float
+    ) -> None:
+        mesh = self._mesh
+        executor = PlanExecutor(plan, self.rank, buffers, mesh.channels, arithmetic)
+        mesh.perform(executor.start(), deadline)
+        heard = time.monotonic()
+        while not executor.done:
+            for endpoint in mesh.endpoints.values():
+                if endpoint.failure is not None and executor.needs(endpoint.peer):
+                    raise CollectiveError(f"{endpoint.failure} during {plan.name} of {format_bytes(nbytes)}")
+            happened = mesh.wait(PROBE_S)
+            now = time.monotonic()
+            if happened:
+                heard = now
+                mesh.perform(executor.resume(), deadline)
+                continue
+            peer = executor.waiting_peer()
+            if now > deadline:
+                where = "" if peer is None else f" over {mesh.describe(peer)}"
+                raise CollectiveError(
+                    f"rank {self.rank}: {plan.name} of {format_bytes(nbytes)} not done after {self.timeout_s:g} s, "
+                    f"waiting for {executor.waiting_for()}{where}"
+                )
+            if peer is not None and now - heard > PROBE_S / 2:
+                mesh.endpoints[peer].probe()
+
+    def _break(self, reason: str) -> None:
+        """Nothing can follow; let the peers know, too."""
+        self._broken = reason
+        self._mesh.disconnect()
+
+    def close(self) -> None:
+        """Let the last puts finish (a few seconds at most), then free everything. Idempotent; never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._broken is None:
+            self._mesh.drain()
+        self._mesh.close()
+        if self._own_store is not None:
+            if self._broken is None:
+                self._own_store.close()
+            else:
+                self._own_store.close(leave_s=0.0)
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
