@@ -14,6 +14,7 @@ from fauxrdma.topology.graph import (
     Node,
     NodeKind,
     Topology,
+    reachable_switches,
 )
 from fauxrdma.units import Rate
 
@@ -95,9 +96,14 @@ class TopologyBuilder:
         self._parallel.setdefault((a, b), []).append(first)
         self._parallel.setdefault((b, a), []).append(first + 1)
 
-    def used_ports(self, name: str) -> int:
-        """How many ports of the switch `name` are taken."""
-        return self._next_port.get(name, 1) - 1
+    def switch_of(self) -> dict[str, str]:
+        """For every HCA that has a cable, the switch at its other end."""
+        cables = (link for link in self._links if link.kind == "cable")
+        return {link.src: link.dst for link in cables if self.nodes[link.src].kind is NodeKind.HCA}
+
+    def reachable_switches(self, start: str) -> set[str]:
+        """Names of the switches that can be reached from `start` over cables between switches, itself included."""
+        return reachable_switches(start, self.nodes, self._links)
 
     def _add(self, node: Node) -> Node:
         if node.name in self.nodes:

@@ -18,7 +18,16 @@ from typing import Any
 from fauxrdma.errors import ConfigError
 from fauxrdma.units import Rate
 
-__all__ = ["CUT_THROUGH", "STORE_AND_FORWARD", "TIER_NAMES", "Link", "Node", "NodeKind", "Topology"]
+__all__ = [
+    "CUT_THROUGH",
+    "STORE_AND_FORWARD",
+    "TIER_NAMES",
+    "Link",
+    "Node",
+    "NodeKind",
+    "Topology",
+    "reachable_switches",
+]
 
 CUT_THROUGH = "cut-through"
 STORE_AND_FORWARD = "store-and-forward"
@@ -267,25 +276,23 @@ class Topology:
             cables = [link for link in self._from[hca.name] if link.kind == "cable"]
             if len(cables) != 1 or self.nodes[cables[0].dst].kind is not NodeKind.SWITCH:
                 raise ConfigError(f"{self.name}: {hca.name} must have one cable to a switch, it has {len(cables)}")
-        reached = self.reachable_switches(self.fabric_link(hcas[0]).dst)
+        reached = reachable_switches(self.fabric_link(hcas[0]).dst, self.nodes, self.links)
         for hca in hcas:
             leaf = self.fabric_link(hca).dst
             if leaf not in reached:
                 raise ConfigError(f"{self.name}: {hca.name} on {leaf} cannot be reached from {hcas[0].name}")
 
-    def reachable_switches(self, start: str) -> set[str]:
-        """Names of the switches that can be reached from the switch `start` over cables, itself included."""
-        return _closure(start, self._switch_neighbours)
 
-    def _switch_neighbours(self, name: str) -> Iterable[str]:
-        return (link.dst for link in self._from[name] if self.nodes[link.dst].kind is NodeKind.SWITCH)
-
-
-def _closure(start: str, neighbours: Any) -> set[str]:
+def reachable_switches(start: str, nodes: dict[str, Node], links: Iterable[Link]) -> set[str]:
+    """Names of the switches that can be reached from the switch `start` over cables between switches, with itself."""
+    neighbours: dict[str, list[str]] = {}
+    for link in links:
+        if nodes[link.src].kind is NodeKind.SWITCH and nodes[link.dst].kind is NodeKind.SWITCH:
+            neighbours.setdefault(link.src, []).append(link.dst)
     seen = {start}
     todo = [start]
     while todo:
-        for name in neighbours(todo.pop()):
+        for name in neighbours.get(todo.pop(), ()):
             if name not in seen:
                 seen.add(name)
                 todo.append(name)
