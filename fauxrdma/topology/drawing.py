@@ -2,15 +2,18 @@
 
 ::
 
-      spine    [ spine1 ]    [ spine2 ]
-                  |  each leaf: 5 x 200 Gb/s to each spine
-      leaf     [ leaf1 ] [ leaf2 ] ...
-      hosts    leaf1: n0-n1.hca1, n0.hca9
+    spine    [spine1] [spine2]
+             | 5 x 200 Gb/s between each of spine1-spine2 and each of leaf1-leaf8
+    leaf     [leaf1] [leaf2] [leaf3] [leaf4] [leaf5] [leaf6] [leaf7] [leaf8]
+    hosts    leaf1: n0-n3.hca1, n0.hca9
+             leaf2: n0-n3.hca2, n1.hca9
+             ...
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter, defaultdict
 
 from fauxrdma.topology.graph import TIER_NAMES, NodeKind, Topology
@@ -76,32 +79,32 @@ def _hosts(topology: Topology, width: int) -> list[str]:
     on_leaf: dict[str, list[str]] = defaultdict(list)
     for hca in topology.hcas():
         on_leaf[topology.fabric_link(hca).dst].append(hca.name)
-    lines = []
+    lines: list[str] = []
     for switch in topology.switches():
         if switch.name in on_leaf:
             text = f"{switch.name}: {_hca_runs(on_leaf[switch.name])}"
-            lines.append(f"{'' if lines else 'hosts':8} {text}"[: max(width, 40)])
+            first = f"{'' if lines else 'hosts':8} "
+            lines += textwrap.wrap(
+                text, width, initial_indent=first, subsequent_indent=" " * 11, break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
     return lines
 
 
 def _hca_runs(names: list[str]) -> str:
-    """`n0.hca1 n1.hca1 n0.hca9` as `n0-n1.hca1, n0.hca9`; `n0.hca1 n0.hca2` as `n0.hca1-hca2`."""
-    by_host: dict[str, list[str]] = defaultdict(list)
+    """`n0.hca1 n1.hca1 n0.hca9` as `n0-n1.hca1, n0.hca9`; `n0.hca1 n0.hca3` as `n0.{hca1,hca3}`."""
+    hosts_of: dict[str, list[str]] = defaultdict(list)
     for name in names:
         host, _, hca = name.partition(".")
-        by_host[host].append(hca)
-    same: dict[str, list[str]] = defaultdict(list)
-    for host, hcas in by_host.items():
-        same[runs(hcas)].append(host)
-    if len(same) > 1:  # hosts differ, for instance in where the storage HCA is: tell by HCA instead
-        by_hca: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            host, _, hca = name.partition(".")
-            by_hca[hca].append(host)
-        same = defaultdict(list)
-        for hca, hosts in by_hca.items():
-            same[hca].extend(hosts)
-    return ", ".join(f"{runs(hosts)}.{hcas}" for hcas, hosts in same.items())
+        hosts_of[hca].append(host)
+    hcas_of: dict[str, list[str]] = defaultdict(list)
+    for hca, hosts in hosts_of.items():
+        hcas_of[runs(hosts)].append(hca)
+    return ", ".join(f"{_braced(hosts)}.{_braced(runs(hcas))}" for hosts, hcas in hcas_of.items())
+
+
+def _braced(text: str) -> str:
+    return f"{{{text}}}" if "," in text else text
 
 
 def runs(names: list[str]) -> str:

@@ -50,7 +50,8 @@ class TopologySummary:
         """For a person, one fact a line."""
         rates = ", ".join(f"{count} x {rate}" for rate, count in sorted(self.cable_rates.items()))
         out = [
-            f"{self.name}: {self.hosts} hosts, {self.gpus} GPUs, {self.hcas} HCAs, {self.switches} switches",
+            f"{self.name}: {_many(self.hosts, 'host')}, {_many(self.gpus, 'GPU')}, {_many(self.hcas, 'HCA')}, "
+            f"{_many(self.switches, 'switch', 'switches')}",
             f"cables: {self.cables} ({self.host_cables} to hosts, {self.switch_cables} between switches): {rates}",
         ]
         for tier in self.tiers:
@@ -61,7 +62,7 @@ class TopologySummary:
             else:
                 up = f"oversubscribed {tier.oversubscription:.3g}:1"
             out.append(
-                f"{tier.name}: {tier.switches} switches, {tier.ports_used} of {tier.ports} ports used, "
+                f"{tier.name}: {_many(tier.switches, 'switch', 'switches')}, {tier.ports_used} of {tier.ports} ports used, "
                 f"{tier.down} down, {tier.up} up, {up}"
             )
         return out
@@ -84,6 +85,10 @@ def summarise(topology: Topology) -> TopologySummary:
         cable_rates=dict(Counter(link.rate for link in cables)),
         tiers=tuple(_tier(topology, tier) for tier in tiers),
     )
+
+
+def _many(count: int, one: str, more: str | None = None) -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 def _kind(topology: Topology, name: str) -> NodeKind:
