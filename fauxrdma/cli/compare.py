@@ -29,6 +29,7 @@ def compare(
     fabrics: Annotated[
         list[str],
         typer.Argument(
+            metavar="FABRIC",
             help="Presets (see `fauxrdma topo list`) or YAML files; after -- the script each rank runs.",
             show_default=False,
         ),

@@ -33,6 +33,7 @@ def run(
     fabric: Annotated[
         str,
         typer.Argument(
+            metavar="FABRIC",
             help="A preset (see `fauxrdma topo list`) or a YAML file; after -- the script each rank runs.",
             show_default=False,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 from rich.text import Text
@@ -32,10 +32,11 @@ class Row:
 
 
 def comparison_rows(runs: Sequence[RunResult]) -> list[Row]:
-    """All rows, for one run or many."""
+    """The rows that hold anything, for one run or many."""
     clock = "fabric" if all(run.clock == "paced" for run in runs) else "wall"
-    rows = [*_result_rows(runs), *_time_rows(runs, clock), *_fabric_rows(runs), *_trust_rows(runs)]
-    return rows
+    groups = [_result_rows(runs), _time_rows(runs, clock), _fabric_rows(runs), _trust_rows(runs)]
+    known = [[row for row in group if any(cell != _MISSING for cell in row.cells)] for group in groups]
+    return [replace(row, section=place == 0) for group in known for place, row in enumerate(group)]
 
 
 def comparison_table(runs: Sequence[RunResult], title: str | None = None) -> Table:
@@ -56,8 +57,7 @@ def comparison_table(runs: Sequence[RunResult], title: str | None = None) -> Tab
 
 def _result_rows(runs: Sequence[RunResult]) -> list[Row]:
     names = list(dict.fromkeys(name for run in runs for name in run.values))
-    rows = [Row(f"result: {name}", [_shorten(run.values.get(name)) for run in runs]) for name in names]
-    return [Row(row.name, row.cells, section=i == 0) for i, row in enumerate(rows)]
+    return [Row(f"result: {name}", [_shorten(run.values.get(name)) for run in runs]) for name in names]
 
 
 def _shorten(value: str | None) -> str:
@@ -72,7 +72,6 @@ def _metric(
     value: Callable[[RunResult], float | None],
     show: Callable[[float], str],
     prefer: Callable[[Sequence[float]], float] = min,
-    section: bool = False,
 ) -> Row:
     values = [value(run) for run in runs]
     cells = [_MISSING if v is None else show(v) for v in values]
@@ -81,7 +80,7 @@ def _metric(
     if len(runs) > 1 and len(set(cells)) > 1 and known:
         winner = show(prefer(known))
         best = frozenset(i for i, cell in enumerate(cells) if cell == winner)
-    return Row(name, cells, best=best, section=section)
+    return Row(name, cells, best=best)
 
 
 def _time_rows(runs: Sequence[RunResult], clock: str) -> list[Row]:
@@ -92,7 +91,7 @@ def _time_rows(runs: Sequence[RunResult], clock: str) -> list[Row]:
     what = f"all-reduce of {format_bytes(sizes.pop())}" if len(sizes) == 1 else "all-reduce"
     calls = [_MISSING if run.main_all_reduce is None else str(run.main_all_reduce.duration.count) for run in runs]
     return [
-        _metric(f"{clock} time per step", runs, lambda run: run.timing.step_ns, format_ns, section=True),
+        _metric(f"{clock} time per step", runs, lambda run: run.timing.step_ns, format_ns),
         _metric("  of it communication", runs, lambda run: run.timing.communication_ns, format_ns),
         Row(f"{what}: calls", calls),
         _metric(f"  {clock} time, mean", runs, of_main(lambda main: main.duration.mean_ns), format_ns),
@@ -113,7 +112,6 @@ def _fabric_rows(runs: Sequence[RunResult]) -> list[Row]:
         Row(
             "switches crossed, mean / most",
             [f"{run.route.switches_mean:.2f} / {run.route.switches_max}" if run.route else _MISSING for run in runs],
-            section=True,
         ),
         _metric("path latency, mean", runs, lambda run: run.route.latency_mean_ns if run.route else None, format_ns),
     ]
@@ -140,7 +138,7 @@ def _trust_rows(runs: Sequence[RunResult]) -> list[Row]:
         i for i, run in enumerate(runs) if run.debt is not None and run.debt.p99_percent > DEBT_LIMIT_PERCENT
     )
     return [
-        Row("fidelity debt, p50 / p99", debts, warn=doubtful, section=True),
+        Row("fidelity debt, p50 / p99", debts, warn=doubtful),
         Row("wall ns per fabric ns (k)", [f"{run.dilation:g}" if run.clock == "paced" else _MISSING for run in runs]),
         Row("wall time of the job", [f"{run.wall_s:.1f} s" for run in runs]),
     ]
