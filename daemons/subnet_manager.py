@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from fauxrdma.errors import ConfigError, FauxrdmaError, SetupError
+from daemons.shell import announce, loop_factory, parse_address
+from fauxrdma.errors import ConfigError, FauxrdmaError
 from fauxrdma.runtime.parent_death import die_with_parent
 from fauxrdma.runtime.subnet_manager import CLOCKS, SubnetManagerService
 from fauxrdma.topology.loading import load_topology
@@ -36,11 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             level=logging.INFO if options.verbose else logging.WARNING, format="fauxrdma-subnet-manager: %(message)s"
         )
         topology = load_topology(options.fabric, options.nodes, options.gpus)
-        host, port = _address(options.listen)
+        host, port = parse_address(options.listen)
         service = SubnetManagerService(
             topology, clock=options.clock, dilation=_dilation(options.dilation), seed=options.seed
         )
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(service, host, port, options.ready_fd))
     except FauxrdmaError as error:
         print(f"fauxrdma-subnet-manager: {error}", file=sys.stderr)
@@ -70,13 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--listen {text!r} is not HOST:PORT, such as 127.0.0.1:7471 or [::1]:0")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def _dilation(text: str) -> float | None:
     if text == "auto":
         return None
@@ -86,15 +78,6 @@ def _dilation(text: str) -> float | None:
         raise ConfigError(f"--dilation {text!r} is neither 'auto' nor a number") from None
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
 async def _serve(service: SubnetManagerService, host: str, port: int, ready_fd: int | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,22 +85,10 @@ async def _serve(service: SubnetManagerService, host: str, port: int, ready_fd: 
         loop.add_signal_handler(signum, stop.set)
     try:
         bound_host, bound_port = await service.start(host, port)
-        _announce({"host": bound_host, "port": bound_port, "pid": os.getpid()}, ready_fd)
+        announce({"host": bound_host, "port": bound_port, "pid": os.getpid()}, ready_fd)
         await stop.wait()
     finally:
         await service.close()
-
-
-def _announce(ready: dict[str, object], fd: int | None) -> None:
-    line = json.dumps(ready) + "\n"
-    try:
-        if fd is None:
-            print(line, end="", flush=True)
-        else:
-            with contextlib.closing(os.fdopen(fd, "w")) as pipe:
-                pipe.write(line)
-    except OSError as error:
-        raise SetupError(f"cannot write the ready line to file descriptor {fd}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

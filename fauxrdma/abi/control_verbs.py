@@ -1,17 +1,17 @@
 """The control verbs: requests an application sends its HCA daemon over the Unix socket, and the answers.
 
 Framing as in wire/control.py. One request is answered by one message, in order; descriptors travel as SCM_RIGHTS with
-the first byte of the message they belong to. A verb that fails is answered by VerbFailed with the errno libibverbs would
-set.
+the message they belong to. A verb that fails is answered by VerbFailed with the errno libibverbs would set.
 """
 
 from __future__ import annotations
 
 from fauxrdma.wire.control import Message, message
-from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
+from fauxrdma.wire.fabric_messages import HcaInfo
 
 __all__ = [
     "AllocPd",
+    "AsyncEventNotice",
     "ClientHello",
     "CreateChannel",
     "CreateCq",
@@ -24,7 +24,6 @@ __all__ = [
     "ModifyQp",
     "MrKeys",
     "Opened",
-    "PathAnswer",
     "QpCreated",
     "QpState",
     "QueryPath",
@@ -76,7 +75,7 @@ class ClientHello(Message):
 
 @message
 class Opened(Message):
-    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation. `generation` tells daemon runs apart."""
+    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation."""
 
     version: int
     node: int
@@ -192,3 +191,12 @@ class Destroy(Message):
 
     kind: str
     handle: int
+
+
+@message
+class AsyncEventNotice(Message):
+    """What the async-event pipe carries: an AsyncEventType, the queue pair or completion queue it is about, a story."""
+
+    kind: int
+    element: int
+    text: str

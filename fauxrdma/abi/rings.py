@@ -45,12 +45,12 @@ class QueuePairRings:
 
     @property
     def sq_producer(self) -> int:
-        """Send requests posted since creation or RESET."""
+        """Send requests posted since creation."""
         return self._words[L.QP_SQ_PRODUCER]
 
     @property
     def rq_producer(self) -> int:
-        """Receive requests posted since creation or RESET."""
+        """Receive requests posted since creation."""
         return self._words[L.QP_RQ_PRODUCER]
 
     @property
@@ -208,20 +208,6 @@ class CompletionRing:
             self._words[L.CQ_ARMED] = 0
             return True
         return False
-
-    def purge(self, qp_num: int) -> None:
-        """Daemon: drop the completions of one queue pair (RESET); the application must not be polling meanwhile."""
-        words = self._words
-        consumer, producer = words[L.CQ_CONSUMER], words[L.CQ_PRODUCER]
-        kept = []
-        for index in range(consumer, producer):
-            at = L.CQ_HEADER_BYTES + index % self.entries * L.CQE_BYTES
-            if L.CQE.unpack_from(self._data, at)[6] != qp_num:
-                kept.append(bytes(self._data[at : at + L.CQE_BYTES]))
-        for offset, raw in enumerate(kept):
-            at = L.CQ_HEADER_BYTES + (consumer + offset) % self.entries * L.CQE_BYTES
-            self._data[at : at + L.CQE_BYTES] = raw
-        words[L.CQ_PRODUCER] = consumer + len(kept)
 
 
 class DoorbellRing:

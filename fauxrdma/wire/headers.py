@@ -198,16 +198,9 @@ def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Fr
         raise RemoteProtocolError(
             f"{BthOpcode(opcode).name} has {_LAYOUT_BYTES[flags]} header bytes, the frame claims {size}"
         )
-    frame = Frame(
-        opcode,
-        slid,
-        dlid,
-        dest_qpn & 0xFFFFFF,
-        last & PSN_MASK,
-        bool(last & 0x80000000),
-        bool(bits & 0x80),
-        nbytes=nbytes,
-    )
+    frame = Frame(opcode, slid, dlid, dest_qpn & 0xFFFFFF, last & PSN_MASK, bool(last & 0x80000000), bool(bits & 0x80))
+    frame.nbytes = nbytes
+    frame.arrival_ns, frame.duration_ns = arrival_ns, duration_ns
     at += BTH_BYTES
     if flags & 1:
         frame.va, frame.rkey, frame.dma_len = _RETH.unpack_from(buffer, at)

@@ -1,0 +1,115 @@
+"""An application's end of the control socket: one blocking request at a time, descriptors along with it."""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+import threading
+from typing import TypeVar
+
+from fauxrdma.abi import control_verbs as V
+from fauxrdma.errors import SetupError, VerbsError
+from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
+
+__all__ = ["ControlChannel"]
+
+M = TypeVar("M", bound=Message)
+
+_MAX_FDS = 16
+
+
+class ControlChannel:
+    """Requests and answers over the daemon's Unix socket. Safe to share between threads.
+
+    A child process made by fork must not use its parent's channel: answers would be mixed up, so it is refused.
+    """
+
+    def __init__(self, path: str, timeout_s: float = 30.0) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._buffer = MessageBuffer()
+        self._fds: list[int] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise SetupError(
+                f"no HCA daemon answers at {path!r} ({error.strerror}): run the program under `fauxrdma run`, or set "
+                "FAUXRDMA_SOCKET to the socket of a running fauxrdma-hca"
+            ) from None
+
+    def request(
+        self, msg: Message, answer: type[M], fds: tuple[int, ...] = (), expect_fds: int = 0
+    ) -> tuple[M, list[int]]:
+        """Send a request and wait for its answer; returns it and the descriptors that came along.
+
+        Raises VerbsError with the daemon's errno when it refuses, VerbsError(EIO) when it is gone.
+        """
+        if os.getpid() != self._pid:
+            raise VerbsError(errno.EPERM, "this context was opened before fork(): the child must open its own")
+        with self._lock:
+            try:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+                data = pack_frame(msg)
+                sent = self._socket.sendmsg([data], ancillary)
+                if sent < len(data):
+                    self._socket.sendall(data[sent:])
+                reply = self._receive()
+            except TimeoutError:
+                raise VerbsError(errno.ETIMEDOUT, f"the HCA daemon did not answer {type(msg).__name__}") from None
+            except OSError as error:
+                raise self._gone(str(error)) from None
+            came, self._fds = self._fds, []
+        if isinstance(reply, answer) and len(came) == expect_fds:
+            return reply, came
+        for fd in came:
+            os.close(fd)
+        if isinstance(reply, V.VerbFailed):
+            raise VerbsError(reply.errno_, reply.text)
+        raise VerbsError(
+            errno.EPROTO,
+            f"the daemon answered {type(msg).__name__} by {type(reply).__name__} and {len(came)} descriptors",
+        )
+
+    def _receive(self) -> Message:
+        while True:
+            for msg in self._buffer:
+                return msg
+            data, ancillary, _, _ = self._socket.recvmsg(
+                65536, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
+            )
+            for level, kind, raw in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    received = array.array("i")
+                    received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
+                    self._fds.extend(received)
+            if not data:
+                raise self._gone("it closed the connection")
+            self._buffer.feed(data)
+
+    def _gone(self, reason: str) -> VerbsError:
+        return VerbsError(errno.EIO, f"the HCA daemon at {self.path!r} is gone ({reason})")
+
+    def daemon_gone(self) -> bool:
+        """Whether the daemon has closed the connection."""
+        if self._socket.fileno() < 0:
+            return True
+        if not self._lock.acquire(blocking=False):
+            return False  # a request is under way and will find out
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Hang up: the daemon releases everything this application owned. Idempotent."""
+        self._socket.close()

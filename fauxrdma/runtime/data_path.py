@@ -1,0 +1,388 @@
+"""The data path of one HCA daemon: engines, links, pacing and timers, joined.
+
+Engines want to send (WantsLink); links have room or not. Unshaped (clock `none`), a queue pair is asked for its next
+burst whenever its link's socket takes more. Shaped (clock `paced`), bursts of at most a quantum go through the
+LinkScheduler at the rate the subnet manager granted, and leave when they are due *at the receiver*: the bytes of a
+frame become visible there at the modelled arrival, and everything behind that (acknowledgements, completions) follows
+from real events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from fauxrdma.fabric.link_scheduler import LinkScheduler
+from fauxrdma.hca.engine import HcaEngine
+from fauxrdma.hca.events import (
+    Action,
+    AsyncEvent,
+    Complete,
+    Doorbell,
+    Event,
+    FrameReceived,
+    LinkReady,
+    SendFrame,
+    TimerExpired,
+)
+from fauxrdma.ib.enums import BthOpcode, QpState, WcStatus
+from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
+from fauxrdma.runtime.precise_timer import PreciseTimer
+from fauxrdma.runtime.traffic_meter import TrafficMeter
+from fauxrdma.wire.control import Message
+from fauxrdma.wire.fabric_messages import Directory, FlowStart, FlowStop, PathAnswer
+from fauxrdma.wire.headers import Frame
+
+__all__ = ["UNSHAPED_BURST_BYTES", "DataPath"]
+
+log = logging.getLogger(__name__)
+
+UNSHAPED_BURST_BYTES = 1024 * 1024
+_ACK = int(BthOpcode.RC_ACKNOWLEDGE)
+_QUANTA_AHEAD = 2
+"""Bursts of one flow handed to the scheduler ahead of time: enough that pacing never waits for the engine."""
+
+
+class _Flow:
+    """One queue pair's outgoing traffic."""
+
+    __slots__ = ("active", "dlid", "fid", "hca", "link", "qpn", "ready", "weight")
+
+    def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, link: PeerLink | None) -> None:
+        self.fid = fid
+        self.hca = hca
+        self.qpn = qpn
+        self.dlid = dlid
+        self.link = link
+        self.ready = False  # the engine said WantsLink and was not yet found empty
+        self.active = False  # the subnet manager counts it
+        self.weight = 1.0
+
+
+class DataPath:
+    """Moves frames. `notify(message)` goes to the subnet manager; `path(slid, dlid)` is what it said of a path."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: int,
+        clock: FabricClock,
+        *,
+        shaped: bool,
+        quantum: int,
+        notify: Callable[[Message], None],
+        path: Callable[[int, int], PathAnswer | None],
+    ) -> None:
+        self._loop = loop
+        self._node = node
+        self.clock = clock
+        self._shaped = shaped
+        self._quantum = quantum
+        self._notify = notify
+        self._path = path
+        self.hcas: dict[int, EmulatedHca] = {}
+        self.meter = TrafficMeter()
+        self._where: dict[int, tuple[str, int, int]] = {}  # LID to host, port, node
+        self._links: dict[tuple[str, int], TcpLink] = {}
+        self._local = LocalLink(loop, self._deliver_locally, self._link_writable)
+        self._flows: dict[tuple[int, int], _Flow] = {}
+        self._flow_by_id: dict[int, _Flow] = {}
+        self._next_flow = 1
+        self._ready: dict[PeerLink | None, deque[_Flow]] = {}
+        self._scheduler = LinkScheduler()
+        self._timer = PreciseTimer(loop, self._tick)
+        self._closed = False
+
+    # ---- set-up --------------------------------------------------------------------------------------------------
+
+    def add_hca(self, hca: EmulatedHca) -> None:
+        """Take on an HCA."""
+        self.hcas[hca.info.lid] = hca
+
+    def update_directory(self, directory: Directory) -> None:
+        """Who is where now. Links to addresses that are gone are closed: frames to them vanish."""
+        self._where = {entry.lid: (entry.host, entry.port, entry.node) for entry in directory.entries}
+        alive = {(host, port) for host, port, _ in self._where.values()}
+        for address in [address for address in self._links if address not in alive]:
+            link = self._links.pop(address)
+            link.close()
+            self._link_writable(link)
+        # A flow resolves its link anew, now that its peer may have come or gone.
+        for flow in self._flows.values():
+            flow.link = self._link_to(flow.dlid)
+            if flow.ready:
+                self._queue(flow)
+
+    def _link_to(self, dlid: int) -> PeerLink | None:
+        if dlid in self.hcas:
+            return self._local
+        where = self._where.get(dlid)
+        if where is None:
+            return None
+        address = where[:2]
+        link = self._links.get(address)
+        if link is None:
+            link = TcpLink(self._loop, address, self._node, self.clock.epoch_ns, self._link_writable)
+            self._links[address] = link
+        return link
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._closed = True
+        self._timer.close()
+        for link in self._links.values():
+            link.close()
+        self._local.close()
+
+    # ---- events from applications --------------------------------------------------------------------------------
+
+    def doorbell(self, hca: EmulatedHca, qpn: int) -> None:
+        """An application posted work."""
+        self._feed_engine(hca, Doorbell(qpn))
+        self._arm()
+
+    def perform(self, hca: EmulatedHca, actions: list[Action]) -> None:
+        """Carry out actions that a control verb caused."""
+        self._perform(hca, actions)
+        self._arm()
+
+    def forget_qp(self, hca: EmulatedHca, qpn: int) -> None:
+        """A queue pair is gone (or reset): drop its flow and what it had queued."""
+        flow = self._flows.pop((hca.info.lid, qpn), None)
+        if flow is not None:
+            flow.ready = False
+            self._flow_by_id.pop(flow.fid, None)
+            self._scheduler.close(flow.fid)
+            if flow.active:
+                self._notify(FlowStop(flow.fid))
+
+    # ---- frames in -----------------------------------------------------------------------------------------------
+
+    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+        """Destination of an incoming frame's payload."""
+        hca = self.hcas.get(frame.dlid)
+        return None if hca is None else hca.engine.place(frame)
+
+    def received(self, frame: Frame) -> None:
+        """A frame is here, its payload in place."""
+        hca = self.hcas.get(frame.dlid)
+        if hca is None:
+            return
+        if frame.arrival_ns and frame.duration_ns:
+            self.meter.debt(self.clock.now_ns() - frame.arrival_ns, frame.duration_ns)
+        self._feed_engine(hca, FrameReceived(frame))
+        self._arm()
+
+    def _deliver_locally(self, frame: Frame) -> None:
+        views = self.place(frame)
+        if views is not None and frame.nbytes:
+            _copy(frame.payload, views)
+        if frame.opcode != _ACK:
+            frame.payload = ()
+        elif views is not None:
+            frame.payload = views
+        self.received(frame)
+
+    # ---- the engine's actions ------------------------------------------------------------------------------------
+
+    def _feed_engine(self, hca: EmulatedHca, event: Event) -> bool:
+        """Feed an event; True when it made the engine send a burst (answering LinkReady)."""
+        actions = hca.engine.handle(event, self.clock.now_ns())
+        return self._perform(hca, actions) if actions else False
+
+    def _perform(self, hca: EmulatedHca, actions: list[Action]) -> bool:
+        sent = False
+        for action in actions:
+            kind = type(action)
+            if kind is SendFrame:
+                self._send(hca, action.qpn, action.frame)  # type: ignore[union-attr]
+                sent = True
+            elif kind is Complete:
+                self._complete(hca, action)  # type: ignore[arg-type]
+            elif kind is AsyncEvent:
+                hca.report(action)  # type: ignore[arg-type]
+            else:
+                flow = self._flow(hca, action.qpn)  # type: ignore[union-attr]
+                if flow is not None:
+                    flow.ready = True
+                    self._queue(flow)
+        return sent
+
+    def _complete(self, hca: EmulatedHca, action: Complete) -> None:
+        wc = action.wc
+        cq = hca.cqs.get(action.cqn)
+        if cq is None:
+            return
+        if wc.status != WcStatus.IBV_WC_SUCCESS:
+            self._publish_state(hca, wc.qp_num)
+        if not cq.add(wc, action.solicited) and not cq.overflowed:
+            cq.overflowed = True
+            self._perform(hca, hca.engine.cq_overflowed(cq.cqn, self.clock.now_ns()))
+
+    def _publish_state(self, hca: EmulatedHca, qpn: int) -> None:
+        """Let the application see that a queue pair went to ERR, then flush what it posted meanwhile."""
+        rings = hca.rings.get(qpn)
+        qp = hca.engine.qp(qpn)
+        if rings is None or qp is None or rings.state == qp.state:
+            return
+        rings.state = qp.state
+        if qp.state == QpState.IBV_QPS_ERR and rings.pending_recvs():
+            self._loop.call_soon(self.doorbell, hca, qpn)
+
+    def _flow(self, hca: EmulatedHca, qpn: int) -> _Flow | None:
+        key = (hca.info.lid, qpn)
+        flow = self._flows.get(key)
+        if flow is not None:
+            return flow
+        qp = hca.engine.qp(qpn)
+        if qp is None:
+            return None
+        flow = _Flow(self._next_flow, hca, qpn, qp.dlid, self._link_to(qp.dlid))
+        self._next_flow += 1
+        self._flows[key] = flow
+        self._flow_by_id[flow.fid] = flow
+        if self._shaped:
+            path = self._path(hca.info.lid, qp.dlid)
+            if path is None or not path.reachable:
+                flow.link = None
+                self._scheduler.open(flow.fid, hca.info.rate_bps, 1000)
+            else:
+                self._scheduler.open(flow.fid, path.rate_bps, path.latency_ns)
+        return flow
+
+    # ---- frames out ----------------------------------------------------------------------------------------------
+
+    def _send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
+        flow = self._flow(hca, qpn)
+        if flow is None:
+            return
+        if not self._shaped:
+            self.meter.sent(frame.slid, frame.dlid, frame.nbytes)
+            if flow.link is not None:
+                flow.link.send(frame)
+            return
+        now = self.clock.now_ns()
+        if frame.opcode == _ACK:
+            # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
+            self._scheduler.submit(flow.fid, frame, 0, now)
+            return
+        self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
+        if frame.nbytes and not flow.active:
+            flow.active = True
+            self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight))
+
+    def _queue(self, flow: _Flow) -> None:
+        """A flow has something to send: pull it as far as there is room."""
+        if self._shaped:
+            self._pull_shaped(flow)
+            return
+        waiting = self._ready.get(flow.link)
+        if waiting is None:
+            waiting = self._ready[flow.link] = deque()
+        if flow not in waiting:
+            waiting.append(flow)
+        if flow.link is None or flow.link.writable:
+            self._pump(flow.link)
+
+    def _pump(self, link: PeerLink | None) -> None:
+        """Round robin over the flows that want this link, a burst each, while it takes more."""
+        waiting = self._ready.get(link)
+        while waiting and (link is None or link.writable):
+            flow = waiting.popleft()
+            if not flow.ready or flow.link is not link:
+                continue
+            if self._feed_engine(flow.hca, LinkReady(flow.qpn, UNSHAPED_BURST_BYTES)):
+                if flow not in waiting:
+                    waiting.append(flow)
+            else:
+                self._settle(flow)
+
+    def _settle(self, flow: _Flow) -> None:
+        """The engine had nothing to send; it says WantsLink again when it has."""
+        qp = flow.hca.engine.qp(flow.qpn)
+        flow.ready = qp is not None and qp.wants_link
+
+    def _pull_shaped(self, flow: _Flow) -> None:
+        limit = _QUANTA_AHEAD * self._quantum
+        while flow.ready and self._scheduler.backlog(flow.fid) < limit:
+            if not self._feed_engine(flow.hca, LinkReady(flow.qpn, self._quantum)):
+                self._settle(flow)
+                break
+
+    def _link_writable(self, link: PeerLink) -> None:
+        if not self._closed and not self._shaped:
+            self._pump(link)
+            self._arm()
+
+    # ---- time ----------------------------------------------------------------------------------------------------
+
+    def set_rates(self, rates: dict[int, int]) -> None:
+        """The subnet manager's grants, by flow, in bits/s."""
+        now = self.clock.now_ns()
+        for fid, rate_bps in rates.items():
+            self._scheduler.set_rate(fid, rate_bps, now)
+        self._arm()
+
+    def _tick(self) -> None:
+        """A deadline has come: release frames, refill flows, let engines act on their timers."""
+        now = self.clock.now_ns()
+        if self._shaped:
+            self._release(now)
+        for hca in self.hcas.values():
+            deadline = hca.engine.next_deadline_ns()
+            if deadline is not None and deadline <= now:
+                self._feed_engine(hca, TimerExpired())
+        self._arm()
+
+    def _release(self, now: int) -> None:
+        flows = self._flow_by_id
+        for departure in self._scheduler.poll(now):
+            frame = departure.item
+            assert isinstance(frame, Frame)
+            frame.arrival_ns = departure.release_ns
+            frame.duration_ns = departure.release_ns - departure.started_ns
+            flow = flows.get(departure.flow)
+            if frame.opcode != _ACK:
+                self.meter.sent(frame.slid, frame.dlid, frame.nbytes)
+            if flow is not None and flow.link is not None:
+                flow.link.send(frame)
+        limit = _QUANTA_AHEAD * self._quantum
+        for flow in list(flows.values()):
+            if flow.ready and self._scheduler.backlog(flow.fid) < limit:
+                self._pull_shaped(flow)
+        for fid in self._scheduler.idle_flows(now):
+            idle = flows.get(fid)
+            if idle is not None and idle.active:
+                idle.active = False
+                self._notify(FlowStop(fid))
+
+    def _arm(self) -> None:
+        if self._closed:
+            return
+        earliest: int | None = self._scheduler.next_ns() if self._shaped else None
+        for hca in self.hcas.values():
+            deadline = hca.engine.next_deadline_ns()
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        self._timer.arm(None if earliest is None else self.clock.wall_ns(earliest))
+
+    @property
+    def engines(self) -> list[HcaEngine]:
+        """The engines of all HCAs."""
+        return [hca.engine for hca in self.hcas.values()]
+
+
+def _copy(pieces: tuple[memoryview, ...], views: tuple[memoryview, ...]) -> None:
+    """Copy one list of pieces into another of the same total length."""
+    if len(pieces) == 1 and len(views) == 1:
+        views[0][:] = pieces[0]
+        return
+    data = memoryview(b"".join(pieces))
+    for view in views:
+        size = len(view)
+        view[:] = data[:size]
+        data = data[size:]

@@ -1,0 +1,42 @@
+"""One emulated HCA of a daemon: its engine, and the queues of the applications that opened it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from fauxrdma.abi.rings import QueuePairRings
+from fauxrdma.hca.engine import HcaEngine
+from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.enums import AsyncEventType
+from fauxrdma.runtime.queue_rings import CompletionQueue
+from fauxrdma.wire.fabric_messages import HcaInfo
+
+__all__ = ["EmulatedHca"]
+
+
+class EmulatedHca:
+    """Engine, completion queues by number, rings by queue-pair number, and who hears of asynchronous events."""
+
+    def __init__(self, info: HcaInfo, rng: random.Random) -> None:
+        self.info = info
+        self.attributes = replace(DeviceAttr(), node_guid=info.guid)
+        self.engine = HcaEngine(info.lid, rng, self.attributes)
+        self.cqs: dict[int, CompletionQueue] = {}
+        self.rings: dict[int, QueuePairRings] = {}
+        self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp" or "cq", number)
+        self._next_handle = 1
+
+    def new_handle(self) -> int:
+        """A number for a protection domain, region, queue or channel; unique on this HCA."""
+        self._next_handle += 1
+        return self._next_handle - 1
+
+    def report(self, event: AsyncEvent) -> None:
+        """Pass an asynchronous event to the application that owns its queue pair or completion queue."""
+        kind = "cq" if event.kind == AsyncEventType.IBV_EVENT_CQ_ERR else "qp"
+        owner = self.owners.get((kind, event.element))
+        if owner is not None:
+            owner(event)

@@ -1,0 +1,210 @@
+"""The HCA daemon of one node: N emulated HCAs, a Unix socket for applications, TCP for its peers and the manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import stat
+
+from fauxrdma.errors import SetupError
+from fauxrdma.runtime.app_session import AppSession
+from fauxrdma.runtime.data_path import DataPath
+from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.frame_receiver import FrameReceiver
+from fauxrdma.runtime.host_identity import host_identity
+from fauxrdma.runtime.subnet_client import SubnetClient
+from fauxrdma.wire.control import Message
+from fauxrdma.wire.fabric_messages import (
+    CONTROL_VERSION,
+    Directory,
+    FlushDone,
+    FlushRequest,
+    NodeHello,
+    NodeWelcome,
+    RateGrant,
+)
+
+__all__ = ["HcaDaemon"]
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 256
+
+
+class HcaDaemon:
+    """Start with :meth:`start`, end with :meth:`stop`; `lost` is set when the subnet manager went away."""
+
+    def __init__(self, node: int, manager: tuple[str, int], socket_path: str, listen: tuple[str, int]) -> None:
+        self.node = node
+        self.socket_path = socket_path
+        self.port = 0
+        self.lost: asyncio.Event = asyncio.Event()
+        self.data_path: DataPath
+        self._manager = manager
+        self._listen = listen
+        self._sessions: set[AppSession] = set()
+        self._receivers: set[FrameReceiver] = set()
+        self._server: asyncio.Server | None = None
+        self._unix: socket.socket | None = None
+        self._subnet: SubnetClient | None = None
+        self._early: list[Message] = []
+        self._ready = False
+
+    async def start(self) -> None:
+        """Listen, join the fabric, serve. Raises SetupError for addresses in use and an absent manager."""
+        loop = asyncio.get_running_loop()
+        listener = self._bind_tcp()
+        try:
+            self._bind_unix()
+            host, self.port = listener.getsockname()[:2]
+            hello = NodeHello(CONTROL_VERSION, self.node, host, self.port, host_identity(), os.getpid())
+            self._subnet, welcome = await SubnetClient.connect(
+                self._manager, hello, self._from_manager, self._manager_lost
+            )
+        except BaseException:
+            listener.close()
+            await self.stop()
+            raise
+        self.data_path = self._build(loop, welcome)
+        self._server = await loop.create_server(self._new_receiver, sock=listener, backlog=_BACKLOG)
+        self._ready = True
+        for msg in self._early:
+            self._from_manager(msg)
+        assert self._unix is not None
+        loop.add_reader(self._unix.fileno(), self._accept)
+        self._welcome = welcome
+        log.info("node %d: %d HCAs on %s:%d, applications at %s", self.node, len(welcome.hcas), host, self.port,
+                 self.socket_path)  # fmt: skip
+
+    def _build(self, loop: asyncio.AbstractEventLoop, welcome: NodeWelcome) -> DataPath:
+        assert self._subnet is not None
+        data_path = DataPath(
+            loop,
+            self.node,
+            FabricClock(welcome.epoch_ns, welcome.dilation),
+            shaped=welcome.clock == "paced",
+            quantum=welcome.quantum,
+            notify=self._subnet.send,
+            path=self._subnet.known_path,
+        )
+        for info in welcome.hcas:
+            # Keys must not be guessable, so they come from the system and not from the fabric's seed.
+            data_path.add_hca(EmulatedHca(info, random.SystemRandom()))
+        return data_path
+
+    def _bind_tcp(self) -> socket.socket:
+        host, port = self._listen
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            listener.close()
+            raise SetupError(
+                f"cannot listen on {host}:{port} ({error.strerror}): choose another --listen, port 0 picks a free one"
+            ) from None
+        return listener
+
+    def _bind_unix(self) -> None:
+        path = self.socket_path
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.stat(path).st_mode) and not _answers(path):
+                os.unlink(path)  # left behind by a daemon that was killed
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        old_umask = os.umask(0o177)
+        try:
+            sock.bind(path)
+        except OSError as error:
+            sock.close()
+            raise SetupError(
+                f"cannot create the socket {path} ({error.strerror}): is another daemon running there?"
+            ) from None
+        finally:
+            os.umask(old_umask)
+        sock.listen(_BACKLOG)
+        self._unix = sock
+
+    # ---- applications and peers ----------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._unix is not None
+        assert self._subnet is not None
+        try:
+            sock, _ = self._unix.accept()
+        except OSError as error:
+            log.warning("cannot accept an application: %s", error)
+            return
+        sock.setblocking(False)
+        session = AppSession(
+            asyncio.get_running_loop(), sock, self.node, self._welcome, self.data_path, self._subnet,
+            self._sessions.discard,
+        )  # fmt: skip
+        self._sessions.add(session)
+
+    def _new_receiver(self) -> FrameReceiver:
+        path = self.data_path
+        return FrameReceiver(
+            path.clock.epoch_ns, path.place, path.received, self._receivers.add, self._receivers.discard
+        )
+
+    # ---- the subnet manager --------------------------------------------------------------------------------------
+
+    def _from_manager(self, msg: Message) -> None:
+        if not self._ready:
+            self._early.append(msg)
+        elif isinstance(msg, RateGrant):
+            self.data_path.set_rates(msg.rates)
+        elif isinstance(msg, Directory):
+            self.data_path.update_directory(msg)
+        elif isinstance(msg, FlushRequest):
+            assert self._subnet is not None
+            retransmits = sum(engine.retransmits for engine in self.data_path.engines)
+            self._subnet.send(self.data_path.meter.report(retransmits))
+            self._subnet.send(FlushDone(msg.token))
+        else:
+            log.warning("the subnet manager sent an unexpected %s", type(msg).__name__)
+
+    def _manager_lost(self, reason: str) -> None:
+        log.error("the subnet manager is gone (%s): forwarding goes on, new paths and rates do not", reason)
+        self.lost.set()
+
+    async def stop(self) -> None:
+        """Release applications, close connections, remove the socket. Idempotent."""
+        for session in list(self._sessions):
+            session.close()
+        if self._unix is not None:
+            with contextlib.suppress(ValueError):
+                asyncio.get_running_loop().remove_reader(self._unix.fileno())
+            self._unix.close()
+            self._unix = None
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.socket_path)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for receiver in list(self._receivers):
+            if receiver.transport is not None:
+                receiver.transport.abort()
+        if self._subnet is not None:
+            self._subnet.close()
+            self._subnet = None
+        if self._ready:
+            self._ready = False
+            self.data_path.close()
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens on this Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True

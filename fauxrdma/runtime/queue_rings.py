@@ -1,0 +1,105 @@
+"""The daemon's side of an application's rings, in the shape the engine wants."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from fauxrdma.abi.layout import RECEIVE_QUEUE_BIT
+from fauxrdma.abi.rings import CompletionRing, QueuePairRings
+from fauxrdma.hca.work_queue import RecvWqe, SendWqe
+from fauxrdma.ib.enums import WcStatus
+from fauxrdma.ib.work import WC
+
+__all__ = ["CompletionChannel", "CompletionQueue", "RecvRing", "SendRing"]
+
+log = logging.getLogger(__name__)
+
+
+class SendRing:
+    """WorkSource of send requests."""
+
+    __slots__ = ("_rings",)
+
+    def __init__(self, rings: QueuePairRings) -> None:
+        self._rings = rings
+
+    def fetch(self) -> SendWqe | None:
+        """The next posted send, or None."""
+        taken = self._rings.take_send()
+        if taken is None:
+            return None
+        index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline) = taken
+        return SendWqe(index, wr_id, opcode, flags, sges, remote_addr, rkey, imm, inline)
+
+    def __len__(self) -> int:
+        return self._rings.pending_sends()
+
+
+class RecvRing:
+    """WorkSource of receive requests."""
+
+    __slots__ = ("_rings",)
+
+    def __init__(self, rings: QueuePairRings) -> None:
+        self._rings = rings
+
+    def fetch(self) -> RecvWqe | None:
+        """The next posted receive, or None."""
+        taken = self._rings.take_recv()
+        if taken is None:
+            return None
+        index, (wr_id, sges) = taken
+        return RecvWqe(index, wr_id, sges)
+
+    def __len__(self) -> int:
+        return self._rings.pending_recvs()
+
+
+class CompletionChannel:
+    """The write end of a completion channel's pipe."""
+
+    def __init__(self, handle: int, fd: int) -> None:
+        self.handle = handle
+        self.users = 0
+        self._fd = fd
+
+    def notify(self, cqn: int) -> None:
+        """Tell the application that this completion queue has something."""
+        try:
+            os.write(self._fd, cqn.to_bytes(8, "little"))
+        except BlockingIOError:
+            # 8,192 unread events: the application has long been woken.
+            log.warning("completion channel %d is full of unread events", self.handle)
+        except OSError:
+            pass  # the application closed its end; its session is about to end
+
+    def close(self) -> None:
+        """Release the descriptor. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class CompletionQueue:
+    """A completion queue: the ring, and the channel it may wake."""
+
+    def __init__(self, cqn: int, ring: CompletionRing, channel: CompletionChannel | None) -> None:
+        self.cqn = cqn
+        self.ring = ring
+        self.channel = channel
+        self.users = 0
+        self.overflowed = False
+
+    def add(self, wc: WC, solicited: bool) -> bool:
+        """Add a completion and raise the event if armed. False when there is no room."""
+        index = wc.wqe_index | (RECEIVE_QUEUE_BIT if wc.opcode >= 128 else 0)
+        fields = (
+            wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len & 0xFFFFFFFF, wc.imm_data, wc.qp_num, wc.src_qp,
+            wc.wc_flags, wc.pkey_index, wc.slid, wc.sl, wc.timestamp_ns, index,
+        )  # fmt: skip
+        if not self.ring.push(fields):
+            return False
+        if self.channel is not None and self.ring.disarm_for(solicited or wc.status != WcStatus.IBV_WC_SUCCESS):
+            self.channel.notify(self.cqn)
+        return True

@@ -1,0 +1,53 @@
+"""What a daemon sent, and how late: counters handed to the subnet manager when it asks."""
+
+from __future__ import annotations
+
+import random
+
+from fauxrdma.wire.fabric_messages import Counters, PairCounter
+
+__all__ = ["TrafficMeter"]
+
+_SAMPLES = 4096
+
+
+class TrafficMeter:
+    """Payload bytes and frames by (source LID, destination LID); a bounded, fair sample of fidelity debts."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[int, int], list[int]] = {}
+        self._debts: list[int] = []
+        self._debts_seen = 0
+        # Which samples to keep is no part of the emulation, so a fixed private generator serves.
+        self._rng = random.Random(0)
+        self._retransmits_reported = 0
+
+    def sent(self, slid: int, dlid: int, nbytes: int) -> None:
+        """A frame left."""
+        pair = self._pairs.get((slid, dlid))
+        if pair is None:
+            pair = self._pairs[(slid, dlid)] = [0, 0]
+        pair[0] += nbytes
+        pair[1] += 1
+
+    def debt(self, late_ns: int, modelled_ns: int) -> None:
+        """A frame arrived `late_ns` after the model's instant; the model gave it `modelled_ns` in all (fabric time)."""
+        permille = max(0, late_ns) * 1000 // modelled_ns
+        self._debts_seen += 1
+        if len(self._debts) < _SAMPLES:
+            self._debts.append(permille)
+        elif (slot := self._rng.randrange(self._debts_seen)) < _SAMPLES:
+            self._debts[slot] = permille
+
+    def report(self, retransmits: int) -> Counters:
+        """Everything since the last report. `retransmits` is the engines' total so far."""
+        counters = Counters(
+            [PairCounter(slid, dlid, nbytes, frames, 0) for (slid, dlid), (nbytes, frames) in self._pairs.items()],
+            self._debts,
+            retransmits - self._retransmits_reported,
+        )
+        self._pairs = {}
+        self._debts = []
+        self._debts_seen = 0
+        self._retransmits_reported = retransmits
+        return counters

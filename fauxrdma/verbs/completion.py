@@ -1,0 +1,228 @@
+"""Completion channels and completion queues."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import time
+from collections import deque
+
+from fauxrdma.abi import control_verbs as V
+from fauxrdma.abi.layout import RECEIVE_QUEUE_BIT, cq_bytes
+from fauxrdma.abi.rings import CompletionRing
+from fauxrdma.errors import VerbsError
+from fauxrdma.ib.work import WC
+from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.verbs.device import Context
+
+__all__ = ["CQ", "CompChannel"]
+
+_SPINS = 40
+"""Empty polls before `wait` goes to sleep: a few microseconds, less than a wake-up costs."""
+
+
+class CompChannel:
+    """Where completion queues announce completions; `fd` becomes readable."""
+
+    CLOSE_ORDER = 4
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        created, fds = context._channel.request(V.CreateChannel(), V.Created, expect_fds=1)
+        self.handle = created.handle
+        self.fd = fds[0]
+        self._poller = select.poll()
+        self._poller.register(self.fd, select.POLLIN)
+        self._cqs: dict[int, CQ] = {}
+        self._waiting: deque[int] = deque()
+        self._closed = False
+        context._children.add(self)
+
+    def get_cq_event(self, expected_cq: CQ | None = None, timeout_s: float | None = None) -> CQ | None:
+        """Wait for an event and return its completion queue; None on timeout. Ack it with `CQ.ack_events`.
+
+        Raises VerbsError(EIO) when the daemon is gone, VerbsError(EINVAL) when the event is of another queue than the
+        expected one.
+        """
+        if not self._waiting and not self._fill(timeout_s):
+            return None
+        cq = self._cqs[self._waiting.popleft()]
+        cq._unacked += 1
+        if expected_cq is not None and cq is not expected_cq:
+            raise VerbsError(errno.EINVAL, f"the event is of CQ {cq.handle}, expected CQ {expected_cq.handle}")
+        return cq
+
+    def _fill(self, timeout_s: float | None) -> bool:
+        """Read what the pipe holds; False when nothing came in time."""
+        timeout_ms = None if timeout_s is None else max(0.0, timeout_s * 1000)
+        if not self._poller.poll(timeout_ms):
+            return False
+        data = os.read(self.fd, 4096)
+        if not data:
+            raise VerbsError(errno.EIO, f"the HCA daemon at {self.context._channel.path!r} is gone")
+        self._waiting.extend(int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8))
+        return True
+
+    def close(self) -> None:
+        """Destroy it. Idempotent. Raises VerbsError(EBUSY) while completion queues use it."""
+        if not self._closed:
+            self.context._destroy("channel", self.handle)
+            os.close(self.fd)
+            self._closed = True
+
+    def __enter__(self) -> CompChannel:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class CQ:
+    """A completion queue of `cqe` entries. `channel` is needed for events, `wait` and `next`.
+
+    Poll it often enough: an overflow is IBV_EVENT_CQ_ERR and takes the queue pairs that use it to ERR.
+    """
+
+    CLOSE_ORDER = 1
+
+    def __init__(
+        self,
+        context: Context,
+        cqe: int,
+        cq_context: object = None,
+        channel: CompChannel | None = None,
+        comp_vector: int = 0,
+    ) -> None:
+        self.context = context
+        self.cq_context = cq_context
+        self.channel = channel
+        self.cqe = cqe
+        created, fds = context._channel.request(
+            V.CreateCq(cqe, channel.handle if channel is not None else None), V.Created, expect_fds=1
+        )
+        self.handle = created.handle
+        memory = SharedMemory.attach(fds[0], cq_bytes(cqe))
+        memory.close_fd()
+        self._ring = CompletionRing(memory.view, cqe)
+        self._stash: deque[WC] = deque()
+        self._unacked = 0
+        self._closed = False
+        if channel is not None:
+            channel._cqs[self.handle] = self
+        context._children.add(self)
+
+    def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
+        """Up to `num_entries` completions, oldest first: (how many, the completions). Makes no system call."""
+        wcs: list[WC] = []
+        while self._stash and len(wcs) < num_entries:
+            wcs.append(self._stash.popleft())
+        if len(wcs) < num_entries:
+            wcs += self._take(num_entries - len(wcs))
+        return len(wcs), wcs
+
+    def _take(self, limit: int) -> list[WC]:
+        wcs: list[WC] = []
+        qps = self.context._qps
+        for fields in self._ring.take(limit):
+            index = fields[13]
+            if index & RECEIVE_QUEUE_BIT:
+                index &= ~RECEIVE_QUEUE_BIT
+                qp = qps.get(fields[6])
+                if qp is not None:
+                    qp._rq_released = index + 1
+            else:
+                qp = qps.get(fields[6])
+                if qp is not None:
+                    qp._sq_released = index + 1
+            wc = WC(*fields)
+            wc.wqe_index = index
+            wcs.append(wc)
+        return wcs
+
+    def _purge(self, qp_num: int) -> None:
+        """Drop the completions of a queue pair that was reset."""
+        self._stash = deque(wc for wc in (*self._stash, *self._take(self.cqe)) if wc.qp_num != qp_num)
+
+    def req_notify(self, solicited_only: bool = False) -> None:
+        """Ask for one event at the next completion added from now on (with `solicited_only`: solicited or in error).
+
+        Poll again after arming: what came in between raises no event.
+        """
+        if self.channel is None:
+            raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to notify")
+        self._ring.arm(solicited_only)
+
+    def ack_events(self, num_events: int) -> None:
+        """Acknowledge events got from the channel."""
+        self._unacked -= num_events
+
+    def wait(self, max_entries: int = 64, timeout_s: float | None = None) -> list[WC]:
+        """Block until there are completions and return up to `max_entries`; an empty list on timeout.
+
+        Polls a little, then sleeps on the channel. Raises VerbsError(EIO) when the daemon is gone.
+        """
+        for _ in range(_SPINS):
+            _, wcs = self.poll(max_entries)
+            if wcs:
+                return wcs
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        channel = self.channel
+        if channel is None:
+            raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to wait on")
+        while True:
+            self._ring.arm(False)
+            _, wcs = self.poll(max_entries)
+            if wcs:
+                return wcs
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            event_cq = channel.get_cq_event(timeout_s=left)
+            if event_cq is not None:
+                event_cq.ack_events(1)
+
+    async def next(self) -> WC:
+        """The next completion, without blocking the event loop. Raises VerbsError(EIO) when the daemon is gone."""
+        channel = self.channel
+        if channel is None:
+            raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to wait on")
+        loop = asyncio.get_running_loop()
+        while True:
+            self._ring.arm(False)
+            _, wcs = self.poll(1)
+            if wcs:
+                return wcs[0]
+            readable = loop.create_future()
+            loop.add_reader(channel.fd, _resolve, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(channel.fd)
+            if channel._fill(0):
+                channel._waiting.clear()
+
+    def close(self) -> None:
+        """Destroy it. Idempotent. Raises VerbsError(EBUSY) while queue pairs use it or events are unacknowledged."""
+        if self._closed:
+            return
+        if self._unacked > 0:
+            raise VerbsError(
+                errno.EBUSY, f"Failed to destroy CQ {self.handle}: {self._unacked} events are not acknowledged"
+            )
+        self.context._destroy("cq", self.handle)
+        if self.channel is not None:
+            self.channel._cqs.pop(self.handle, None)
+        self._closed = True
+
+    def __enter__(self) -> CQ:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

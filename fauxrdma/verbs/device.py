@@ -1,0 +1,198 @@
+"""Devices: finding emulated HCAs and opening one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from fauxrdma.abi import control_verbs as V
+from fauxrdma.abi.layout import ABI_VERSION, doorbell_bytes
+from fauxrdma.abi.rings import DoorbellRing
+from fauxrdma.errors import SetupError, VerbsError
+from fauxrdma.ib.attributes import DeviceAttr, PortAttr
+from fauxrdma.ib.enums import AsyncEventType, Mtu, PortState
+from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.runtime.control_channel import ControlChannel
+from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.wire.control import MessageBuffer
+from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
+
+if TYPE_CHECKING:
+    from fauxrdma.verbs.queue_pair import QP
+
+__all__ = ["AsyncEvent", "Context", "get_device_list"]
+
+# (4x width code, speed code per lane) by signalled rate in Gb/s.
+_SPEED_CODES = {40: 4, 56: 16, 100: 32, 200: 64, 400: 128, 800: 256}
+
+
+def _socket_path(path: str | None) -> str:
+    path = path or os.environ.get("FAUXRDMA_SOCKET")
+    if not path:
+        raise SetupError(
+            "no HCA daemon to talk to: run the program under `fauxrdma run FABRIC -- program`, "
+            "or set FAUXRDMA_SOCKET to the socket of a running fauxrdma-hca"
+        )
+    return path
+
+
+def get_device_list(socket: str | None = None) -> list[HcaInfo]:
+    """The HCAs of this node's daemon. Raises SetupError when no daemon answers at `socket` (or $FAUXRDMA_SOCKET)."""
+    return list_node(socket).hcas
+
+
+def list_node(socket: str | None = None) -> V.HcaList:
+    """What this node's daemon emulates: HCAs, fabric, clock."""
+    channel = ControlChannel(_socket_path(socket))
+    try:
+        return channel.request(V.ListHcas(ABI_VERSION), V.HcaList)[0]
+    finally:
+        channel.close()
+
+
+class AsyncEvent:
+    """An asynchronous event: its type, the queue pair or completion queue number, and a sentence."""
+
+    def __init__(self, notice: V.AsyncEventNotice) -> None:
+        self.event_type = AsyncEventType(notice.kind)
+        self.element = notice.element
+        self.text = notice.text
+
+    def __repr__(self) -> str:
+        return f"AsyncEvent({self.event_type.name}, 0x{self.element:x}, {self.text!r})"
+
+
+class Context:
+    """An open HCA. `name` is the device (hca1, hca2, ...; default $FAUXRDMA_HCA, else hca1), `socket` the daemon's Unix
+    socket (default $FAUXRDMA_SOCKET).
+
+    Closing it closes, in order, everything made from it. Raises SetupError when there is no daemon, VerbsError(ENODEV)
+    for an unknown device.
+    """
+
+    def __init__(self, name: str | None = None, socket: str | None = None) -> None:
+        self._channel = ControlChannel(_socket_path(socket))
+        self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._qps: weakref.WeakValueDictionary[int, QP] = weakref.WeakValueDictionary()
+        self._events = MessageBuffer()
+        self._closed = False
+        wanted = name or os.environ.get("FAUXRDMA_HCA") or "hca1"
+        try:
+            opened, fds = self._channel.request(V.ClientHello(ABI_VERSION, wanted, os.getpid()), V.Opened, expect_fds=3)
+        except VerbsError:
+            self._channel.close()
+            raise
+        memory = SharedMemory.attach(fds[0], doorbell_bytes())
+        memory.close_fd()
+        self._doorbells = DoorbellRing(memory.view)
+        self._doorbell_fd, self.async_fd = fds[1], fds[2]
+        self.hca = opened.hca
+        self.name = opened.hca.name
+        self.node = opened.node
+        self.fabric = opened.fabric
+        self.clock = opened.clock
+        self._clock = FabricClock(opened.epoch_ns, opened.dilation)
+
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per fabric second."""
+        return self._clock.dilation
+
+    def fabric_now_ns(self) -> int:
+        """Fabric time now, in ns."""
+        return self._clock.now_ns()
+
+    def query_device(self) -> DeviceAttr:
+        """Limits and identity of the device."""
+        return DeviceAttr(node_guid=self.hca.guid)
+
+    def query_port(self, port_num: int = 1) -> PortAttr:
+        """State of the port. Raises VerbsError(EINVAL) for any port but 1."""
+        if port_num != 1:
+            raise VerbsError(errno.EINVAL, f"Failed to query port {port_num}: this device has port 1")
+        mtu = Mtu.of_bytes(self.hca.mtu)
+        gbps = self.hca.rate_bps / 1e9
+        return PortAttr(
+            PortState.IBV_PORT_ACTIVE, Mtu.IBV_MTU_4096, mtu, self.hca.lid, 1, 0, "InfiniBand", 2,
+            _SPEED_CODES.get(round(gbps), 0), gbps,
+        )  # fmt: skip
+
+    def query_gid(self, port_num: int = 1, index: int = 0) -> str:
+        """GID number `index` of the port; there is one. Raises VerbsError(EINVAL) for others."""
+        if port_num != 1 or index != 0:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to query gid {index} of port {port_num}: there is index 0 of port 1"
+            )
+        return self.hca.gid
+
+    def path(self, dlid: int) -> PathAnswer:
+        """The fabric's path from this HCA to the one with LID `dlid`. Raises VerbsError when the manager is gone."""
+        return self._channel.request(V.QueryPath(dlid), PathAnswer)[0]
+
+    def get_async_event(self, timeout_s: float | None = None) -> AsyncEvent | None:
+        """The next asynchronous event, or None when none came in time.
+
+        When the daemon has died this is IBV_EVENT_DEVICE_FATAL.
+        """
+        while True:
+            for notice in self._events:
+                assert isinstance(notice, V.AsyncEventNotice)
+                return AsyncEvent(notice)
+            ready, _, _ = select.select([self.async_fd], [], [], timeout_s)
+            if not ready:
+                return None
+            data = os.read(self.async_fd, 65536)
+            if not data:
+                fatal = V.AsyncEventNotice(AsyncEventType.IBV_EVENT_DEVICE_FATAL, 0, "the HCA daemon is gone")
+                return AsyncEvent(fatal)
+            self._events.feed(data)
+
+    # ---- for the other verbs objects -----------------------------------------------------------------------------
+
+    def _request(self, msg: Any, answer: Any) -> Any:
+        return self._channel.request(msg, answer)[0]
+
+    def _ring(self, qpn: int) -> None:
+        self._doorbells.ring(qpn)
+        os.eventfd_write(self._doorbell_fd, 1)
+
+    def _destroy(self, kind: str, handle: int) -> None:
+        """Destroy an object; when the daemon is gone so is the object."""
+        if self._closed:
+            return
+        try:
+            self._request(V.Destroy(kind, handle), V.Done)
+        except VerbsError as error:
+            if error.errno not in (errno.EIO, errno.EPERM):
+                raise
+
+    def close(self) -> None:
+        """Close everything made from this context, then the context. Idempotent."""
+        if self._closed:
+            return
+        # Queue pairs before queues, regions and domains: each object names its rank.
+        for child in sorted(self._children, key=lambda child: child.CLOSE_ORDER):
+            child.close()
+        self._closed = True
+        self._channel.close()
+        os.close(self._doorbell_fd)
+        os.close(self.async_fd)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and hasattr(self, "async_fd"):
+            self._closed = True
+            self._channel.close()
+            os.close(self._doorbell_fd)
+            os.close(self.async_fd)
+
+    def __repr__(self) -> str:
+        return f"Context({self.name!r}, node {self.node}, LID {self.hca.lid}, fabric {self.fabric!r})"

@@ -1,0 +1,283 @@
+"""Queue pairs."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fauxrdma.abi import control_verbs as V
+from fauxrdma.abi.layout import QpLayout
+from fauxrdma.abi.rings import QueuePairRings
+from fauxrdma.errors import VerbsError
+from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
+from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags
+from fauxrdma.ib.work import SGE, WC_OPCODE_OF, RecvWR, SendWR
+from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.verbs.completion import CQ
+from fauxrdma.verbs.memory import PD
+
+__all__ = ["QP", "QPInitAttr"]
+
+M = QpAttrMask
+_INLINE = int(SendFlags.IBV_SEND_INLINE)
+_INIT = M.IBV_QP_STATE | M.IBV_QP_PKEY_INDEX | M.IBV_QP_PORT | M.IBV_QP_ACCESS_FLAGS
+_RTR = (
+    M.IBV_QP_STATE
+    | M.IBV_QP_AV
+    | M.IBV_QP_PATH_MTU
+    | M.IBV_QP_DEST_QPN
+    | M.IBV_QP_RQ_PSN
+    | M.IBV_QP_MAX_DEST_RD_ATOMIC
+    | M.IBV_QP_MIN_RNR_TIMER
+)
+_RTS = (
+    M.IBV_QP_STATE
+    | M.IBV_QP_SQ_PSN
+    | M.IBV_QP_TIMEOUT
+    | M.IBV_QP_RETRY_CNT
+    | M.IBV_QP_RNR_RETRY
+    | M.IBV_QP_MAX_QP_RD_ATOMIC
+)
+_ALL_REMOTE = int(
+    AccessFlags.IBV_ACCESS_LOCAL_WRITE | AccessFlags.IBV_ACCESS_REMOTE_WRITE | AccessFlags.IBV_ACCESS_REMOTE_READ
+)
+
+
+@dataclass(slots=True)
+class QPInitAttr:
+    """What a queue pair is made of, with pyverbs' defaults (every send is signaled unless `sq_sig_all` is 0)."""
+
+    qp_type: int = QpType.IBV_QPT_RC
+    scq: CQ | None = None
+    rcq: CQ | None = None
+    cap: QPCap = field(default_factory=QPCap)
+    sq_sig_all: int = 1
+    qp_context: object = None
+
+
+class QP:
+    """A queue pair, created in RESET; with `attr` it is brought to INIT at once, as in pyverbs.
+
+    Connect it with :meth:`connect` (one call) or `to_init`, `to_rtr`, `to_rts`. Raises VerbsError as libibverbs would.
+    """
+
+    CLOSE_ORDER = 0
+
+    def __init__(self, pd: PD, init_attr: QPInitAttr, attr: QPAttr | None = None) -> None:
+        if init_attr.scq is None or init_attr.rcq is None:
+            raise VerbsError(errno.EINVAL, "Failed to create QP: QPInitAttr needs both scq and rcq")
+        self.pd = pd
+        self.context = pd.context
+        self.scq, self.rcq = init_attr.scq, init_attr.rcq
+        self.cap = cap = init_attr.cap
+        self.qp_type = QpType(init_attr.qp_type)
+        created, fds = self.context._channel.request(
+            V.CreateQp(
+                int(init_attr.qp_type), pd.handle, self.scq.handle, self.rcq.handle, cap.max_send_wr, cap.max_recv_wr,
+                cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data, bool(init_attr.sq_sig_all),
+            ),
+            V.QpCreated,
+            expect_fds=1,
+        )  # fmt: skip
+        self.qp_num: int = created.qpn
+        layout = QpLayout(
+            max(1, cap.max_send_wr), max(1, cap.max_recv_wr), cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
+        )
+        memory = SharedMemory.attach(fds[0], layout.total_bytes)
+        memory.close_fd()
+        self._rings = QueuePairRings(memory.view, layout)
+        self._sq_posted = 0
+        self._rq_posted = 0
+        self._sq_released = 0  # advanced by CQ.poll
+        self._rq_released = 0
+        self._psn = random.getrandbits(24)
+        self._closed = False
+        self.context._qps[self.qp_num] = self
+        self.context._children.add(self)
+        if attr is not None:
+            self.to_init(attr)
+
+    # ---- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def qp_state(self) -> QpState:
+        """The state as the daemon last published it (no system call)."""
+        return QpState(self._rings.state)
+
+    def modify(self, attr: QPAttr, mask: int) -> None:
+        """Set the attributes named in `mask`. Raises VerbsError(EINVAL), naming what is wrong, and changes nothing."""
+        values = {name: int(value) for name, value in asdict(attr).items() if name != "ah_attr"}
+        self.context._request(V.ModifyQp(self.qp_num, int(mask), values, attr.ah_attr.dlid, attr.ah_attr.dgid), V.Done)
+        if mask & M.IBV_QP_STATE and attr.qp_state == QpState.IBV_QPS_RESET:
+            self.scq._purge(self.qp_num)
+            self.rcq._purge(self.qp_num)
+            self._sq_released = self._sq_posted
+            self._rq_released = self._rq_posted
+
+    def to_init(self, attr: QPAttr) -> None:
+        """RESET to INIT: pkey_index, port_num, qp_access_flags."""
+        attr.qp_state = QpState.IBV_QPS_INIT
+        self.modify(attr, _INIT)
+
+    def to_rtr(self, attr: QPAttr) -> None:
+        """INIT to RTR: ah_attr, path_mtu, dest_qp_num, rq_psn, max_dest_rd_atomic, min_rnr_timer."""
+        attr.qp_state = QpState.IBV_QPS_RTR
+        self.modify(attr, _RTR)
+
+    def to_rts(self, attr: QPAttr) -> None:
+        """RTR to RTS: sq_psn, timeout, retry_cnt, rnr_retry, max_rd_atomic."""
+        attr.qp_state = QpState.IBV_QPS_RTS
+        self.modify(attr, _RTS)
+
+    def query(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
+        """Attributes as they are set, and what the queue pair was made of."""
+        state: V.QpState = self.context._request(V.QueryQp(self.qp_num), V.QpState)
+        attr = QPAttr(**state.attr, ah_attr=AHAttr(state.dlid, dgid=state.dgid))
+        return attr, QPInitAttr(self.qp_type, self.scq, self.rcq, self.cap)
+
+    def last_error(self) -> str:
+        """What went wrong first, in words: the key, the region and the range; empty when nothing did."""
+        state: V.QpState = self.context._request(V.QueryQp(self.qp_num), V.QpState)
+        return state.last_error
+
+    def endpoint(self) -> dict[str, Any]:
+        """What the other side needs to connect: send it over any channel you have."""
+        hca = self.context.hca
+        return {"lid": hca.lid, "qpn": self.qp_num, "psn": self._psn, "gid": hca.gid, "node": self.context.node}
+
+    def connect(
+        self,
+        remote: dict[str, Any],
+        *,
+        access: int = _ALL_REMOTE,
+        timeout: int = 14,
+        retry_cnt: int = 7,
+        rnr_retry: int = 7,
+        path_mtu: int | None = None,
+        max_rd_atomic: int = 16,
+        min_rnr_timer: int = 12,
+    ) -> None:
+        """RESET to RTS towards the `remote` endpoint. `path_mtu` is an IBV_MTU_* code, by default the port's."""
+        attr = QPAttr(
+            qp_access_flags=access,
+            path_mtu=Mtu.of_bytes(self.context.hca.mtu) if path_mtu is None else path_mtu,
+            dest_qp_num=remote["qpn"],
+            rq_psn=remote["psn"],
+            sq_psn=self._psn,
+            ah_attr=AHAttr(remote["lid"], dgid=remote["gid"]),
+            max_rd_atomic=max_rd_atomic,
+            max_dest_rd_atomic=max_rd_atomic,
+            min_rnr_timer=min_rnr_timer,
+            timeout=timeout,
+            retry_cnt=retry_cnt,
+            rnr_retry=rnr_retry,
+        )
+        self.to_init(attr)
+        self.to_rtr(attr)
+        self.to_rts(attr)
+
+    # ---- work ----------------------------------------------------------------------------------------------------
+
+    def post_send(self, *wrs: SendWR) -> None:
+        """Post send requests, in order, with one doorbell.
+
+        Raises VerbsError: ENOMEM when the queue is full (a slot is free again once a completion of its request or a
+        later one was polled), EINVAL for a bad request or a state that cannot send. Requests before the bad one are
+        posted.
+        """
+        state = self._rings.state
+        if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
+            raise VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
+        posted = self._sq_posted
+        try:
+            for wr in wrs:
+                self._put_send(posted, wr)
+                posted += 1
+        finally:
+            if posted != self._sq_posted:
+                self._sq_posted = posted
+                self._rings.publish_sends(posted)
+                self.context._ring(self.qp_num)
+
+    def _put_send(self, index: int, wr: SendWR) -> None:
+        cap = self.cap
+        if index - self._sq_released >= cap.max_send_wr:
+            raise VerbsError(
+                errno.ENOMEM,
+                f"Failed to post send: all {cap.max_send_wr} send requests of QP 0x{self.qp_num:x} are outstanding; "
+                "poll completions (of signaled requests) first",
+            )
+        if wr.opcode not in WC_OPCODE_OF:
+            raise VerbsError(errno.EINVAL, f"Failed to post send: opcode {wr.opcode!r} is not one an RC queue pair has")
+        sg = wr.sg
+        if len(sg) > cap.max_send_sge:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to post send: {len(sg)} SGEs, this QP has max_send_sge {cap.max_send_sge}"
+            )
+        inline: bytes | None = None
+        if wr.send_flags & _INLINE:
+            inline = self._inline(wr)
+        self._rings.put_send(
+            index, wr.wr_id, wr.opcode, wr.send_flags, wr.remote_addr, wr.rkey, wr.imm_data,
+            [(s.addr, s.length, s.lkey) for s in sg], inline,
+        )  # fmt: skip
+
+    def _inline(self, wr: SendWR) -> bytes:
+        total = sum(s.length for s in wr.sg)
+        if total > self.cap.max_inline_data:
+            raise VerbsError(
+                errno.EINVAL,
+                f"Failed to post send: {total} B inline, this QP has max_inline_data {self.cap.max_inline_data}",
+            )
+        # Inline data is copied now, from plain memory of this process; lkeys do not matter.
+        return b"".join(_copy_from(s) for s in wr.sg)
+
+    def post_recv(self, *wrs: RecvWR) -> None:
+        """Post receives, in order. Raises VerbsError: ENOMEM when the queue is full, EINVAL for too many SGEs or in
+        RESET."""
+        rings, cap = self._rings, self.cap
+        if rings.state == QpState.IBV_QPS_RESET:
+            raise VerbsError(errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} is in IBV_QPS_RESET")
+        posted = self._rq_posted
+        try:
+            for wr in wrs:
+                if posted - self._rq_released >= cap.max_recv_wr:
+                    raise VerbsError(
+                        errno.ENOMEM, f"Failed to post recv: all {cap.max_recv_wr} receives of the QP are outstanding"
+                    )
+                if len(wr.sg) > cap.max_recv_sge:
+                    raise VerbsError(
+                        errno.EINVAL,
+                        f"Failed to post recv: {len(wr.sg)} SGEs, this QP has max_recv_sge {cap.max_recv_sge}",
+                    )
+                rings.put_recv(posted, wr.wr_id, [(s.addr, s.length, s.lkey) for s in wr.sg])
+                posted += 1
+        finally:
+            if posted != self._rq_posted:
+                self._rq_posted = posted
+                rings.publish_recvs(posted)
+                # The daemon looks at receives when it needs one; only flushing them in ERR wants a doorbell.
+                if rings.state == QpState.IBV_QPS_ERR:
+                    self.context._ring(self.qp_num)
+
+    def close(self) -> None:
+        """Destroy it; the peer hears nothing more. Idempotent."""
+        if not self._closed:
+            self.context._destroy("qp", self.qp_num)
+            self._closed = True
+
+    def __enter__(self) -> QP:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"QP(0x{self.qp_num:x}, {QpState(self._rings.state).name})"
+
+
+def _copy_from(sge: SGE) -> bytes:
+    return ctypes.string_at(sge.addr, sge.length)
