@@ -134,9 +134,8 @@ class Endpoint:
     def repost(self, force: bool = False) -> None:
         """Post receives again for those consumed, once they are a batch (or now, with `force`)."""
         if self._to_repost >= self._slots or force:
-            while self._to_repost:
-                self.qp.post_recv(RecvWR(wr_id=0, sg=()))
-                self._to_repost -= 1
+            self.qp.post_recv(*[RecvWR() for _ in range(self._to_repost)])
+            self._to_repost = 0
 
     @property
     def send_queue_full(self) -> bool:

@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,18 @@ from fauxrdma.torch.tensors import arithmetic_for, as_array, reduce_op_name
 from fauxrdma.torch.work import CommunicationThread, FauxrdmaWork, Tensors
 
 __all__ = ["FauxrdmaProcessGroup", "create_process_group"]
+
+if TYPE_CHECKING:
+
+    class _ProcessGroup:
+        """torch's stubs differ from version to version and from its C++; this is all that is used of the base."""
+
+        def __init__(self, rank: int, size: int) -> None: ...
+
+        def size(self) -> int: ...
+
+else:
+    _ProcessGroup = dist.ProcessGroup
 
 SHUTDOWN_S = 30.0
 """How long `shutdown` waits for collectives under way, in wall time."""
@@ -47,7 +59,7 @@ def create_process_group(options: Any) -> FauxrdmaProcessGroup:
     return FauxrdmaProcessGroup(store, options.group_rank, options.group_size, options.timeout)
 
 
-class FauxrdmaProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+class FauxrdmaProcessGroup(_ProcessGroup):
     """A process group whose collectives run over queue pairs, in call order, on a thread of its own.
 
     `timeout` bounds each collective (wall time). Collectives raise CollectiveError through `Work.wait`; then the group

@@ -73,8 +73,8 @@ class _TorchArithmetic:
 
 
 def arithmetic_for(dtype: torch.dtype) -> Callable[[str, np.dtype[Any], int], Arithmetic]:
-    """How to reduce tensors of `dtype` seen through `as_array`. Raises LocalProtocolError for float8, which torch itself
-    does not add."""
+    """How to reduce tensors of `dtype` seen through `as_array`. Raises LocalProtocolError for float8, which torch
+    itself does not add."""
     if dtype in (torch.bfloat16, torch.float16):
         return lambda op, _, world_size: _TorchArithmetic(op, dtype, world_size)
     if dtype.is_floating_point and dtype.itemsize == 1:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,14 @@ import torch.distributed as dist
 from fauxrdma.errors import CollectiveError
 
 __all__ = ["CommunicationThread", "FauxrdmaWork"]
+
+if TYPE_CHECKING:
+
+    class _Work:
+        """torch's stubs differ from version to version and from its C++; this is all that is used of the base."""
+
+else:
+    _Work = dist.Work
 
 Tensors = list[torch.Tensor] | list[list[torch.Tensor]]
 
@@ -32,7 +40,7 @@ def _pool() -> ThreadPoolExecutor:
         return _completion_pool
 
 
-class FauxrdmaWork(dist.Work):  # type: ignore[misc]
+class FauxrdmaWork(_Work):
     """Handle of one collective. `wait` blocks until it is done and raises what it raised."""
 
     def __init__(self, name: str, result: Tensors, source_rank: int = -1) -> None:
