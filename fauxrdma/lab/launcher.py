@@ -18,8 +18,12 @@ from fauxrdma.lab.processes import Child, Stream, describe_exit
 __all__ = ["JobResult", "RankLine", "parse_result_line", "resolve_command", "run_job"]
 
 _PUMP_S = 0.1
-# How long ranks may take to notice by themselves that their daemon died, so that their own error is seen.
+# How long ranks may take to notice by themselves that a daemon died, so that their own error is seen; and how long the
+# others may take once one has.
 _DAEMON_DEATH_GRACE_S = 15.0
+_AFTER_FIRST_FAILURE_S = 2.0
+# A rank can end faster than the process it killed, or than a daemon whose memory must be unmapped.
+_SETTLE_S = 0.3
 _PAIR = re.compile(r"[A-Za-z_][\w.]*=\S+")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # What to install for a module that a script is likely to import.
@@ -143,21 +147,23 @@ def _watch(
 ) -> None:
     """Pump until every rank ended well; raise as soon as the job cannot."""
     give_up: float | None = None
+    noticed = blamed = False
     while any(rank.running for rank in ranks):
         lab.supervisor.pump(_PUMP_S)
+        now = time.monotonic()
         if on_tick is not None:
             on_tick()
-        dead = lab.dead()
-        if dead and give_up is None:
-            give_up = time.monotonic() + _DAEMON_DEATH_GRACE_S
+        if not noticed and (dead := lab.dead()):
+            noticed, give_up = True, now + _DAEMON_DEATH_GRACE_S
             if on_notice is not None:
                 on_notice(obituary(dead[0]))
-        if not dead and _first_failure(ranks) is not None:
-            break
-        if give_up is not None and time.monotonic() > give_up:
+        if not blamed and _first_failure(ranks) is not None:
+            blamed, give_up = True, now + (_AFTER_FIRST_FAILURE_S if noticed else _SETTLE_S)
+        if give_up is not None and now > give_up:
             break
     failed = _first_failure(ranks)
-    lab.supervisor.pump(0)  # a daemon whose death made the rank fail may be seen only now
+    if failed is not None:
+        _settle(lab)
     if dead := lab.dead():
         error: FauxrdmaError = FabricUnhealthy(obituary(dead[0]))
         if failed is not None:
@@ -165,6 +171,13 @@ def _watch(
         raise error
     if failed is not None:
         raise _failure(failed)
+
+
+def _settle(lab: LocalLab) -> None:
+    """Give a daemon whose death made a rank fail the time to be seen dead."""
+    deadline = time.monotonic() + _SETTLE_S
+    while not lab.dead() and (left := deadline - time.monotonic()) > 0:
+        lab.supervisor.pump(left)
 
 
 def _first_failure(ranks: list[Child]) -> Child | None:
