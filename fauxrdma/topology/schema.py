@@ -28,8 +28,12 @@ MTUS = (256, 512, 1024, 2048, 4096)
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """` (did you mean X?)` when something known is close to what was given, else nothing."""
-    close = difflib.get_close_matches(str(given), list(known), n=1)
+    close = _close(given, known)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _close(given: object, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(str(given), list(known), n=1)
 
 
 def _with_unit(parse: Callable[[object], T], suggest: Callable[[str, str], str]) -> BeforeValidator:
@@ -134,7 +138,19 @@ def parse_form(document: YamlDocument) -> FabricForm | list[Problem]:
     try:
         return FabricForm.model_validate(document.data)
     except ValidationError as error:
-        found = {_problem(document, detail) for detail in error.errors(include_url=False)}
+        details = error.errors(include_url=False)
+        # A misspelt key is both unknown and missing; the first says it all.
+        meant = {
+            (*detail["loc"][:-1], guess)
+            for detail in details
+            if detail["type"] == "extra_forbidden"
+            for guess in _close(detail["loc"][-1], _keys(detail["loc"][:-1]))
+        }
+        found = {
+            _problem(document, detail)
+            for detail in details
+            if detail["type"] != "missing" or tuple(detail["loc"]) not in meant
+        }
         return sorted(found)
 
 
@@ -163,7 +179,8 @@ def _problem(document: YamlDocument, detail: Any) -> Problem:
     if loc and (kind == "invalid_key" or loc[-1] == "[key]"):
         keys = loc[:-1] if loc[-1] == "[key]" else loc
         return document.problem(keys, f"{keys[-1]!r} is not a name: names are text", key=True)
-    return document.problem(loc, _complaint(kind, name, value, detail.get("ctx", {})))
+    # What is empty has no position of its own: show the key.
+    return document.problem(loc, _complaint(kind, name, value, detail.get("ctx", {})), key=value is None)
 
 
 def _complaint(kind: str, name: object, value: object, context: dict[str, Any]) -> str:

@@ -62,8 +62,8 @@ class TopologySummary:
             else:
                 up = f"oversubscribed {tier.oversubscription:.3g}:1"
             out.append(
-                f"{tier.name}: {_many(tier.switches, 'switch', 'switches')}, {tier.ports_used} of {tier.ports} ports used, "
-                f"{tier.down} down, {tier.up} up, {up}"
+                f"{tier.name}: {_many(tier.switches, 'switch', 'switches')}, {tier.ports_used} of {tier.ports} ports "
+                f"used, {tier.down} down, {tier.up} up, {up}"
             )
         return out
 
