@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fauxrdma.cli.options import Format, FormatOption
-
-if TYPE_CHECKING:
-    from fauxrdma.topology.graph import Node, Topology
 
 __all__ = ["app"]
 
@@ -76,7 +73,10 @@ def show(
     """
     from fauxrdma.cli.output import print_json
     from fauxrdma.errors import ConfigError
+    from fauxrdma.topology.drawing import draw
     from fauxrdma.topology.loading import load_topology
+    from fauxrdma.topology.summary import summarise
+    from fauxrdma.units import format_ns
 
     topology = load_topology(fabric, nodes=nodes)
     if svg is not None:
@@ -89,7 +89,10 @@ def show(
     if format_ is Format.JSON:
         print_json(topology.to_dict())
     else:
-        print("\n".join(_describe(topology)))
+        print(f"{topology.name}: {topology.description}")
+        print(f"{topology.switching} switches of {format_ns(topology.switch_latency_ns)}, MTU {topology.mtu}")
+        print("\n".join(summarise(topology).lines()[1:]))
+        print(f"\n{draw(topology)}")
 
 
 @app.command("validate")
@@ -103,90 +106,13 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
     """
     from fauxrdma.cli.output import print_json
     from fauxrdma.topology.loading import load_topology
+    from fauxrdma.topology.summary import summarise
 
     topology = load_topology(fabric, nodes=nodes)
     topology.validate()
+    summary = summarise(topology)
     if format_ is Format.JSON:
-        print_json({"fabric": fabric, "valid": True, **_sizes(topology)})
+        sizes = {"hosts": summary.hosts, "hcas": summary.hcas, "switches": summary.switches, "cables": summary.cables}
+        print_json({"fabric": fabric, "valid": True, **sizes})
     else:
-        sizes = _sizes(topology)
-        print(f"{fabric} is valid: {sizes['hosts']} nodes, {sizes['switches']} switches, {sizes['cables']} cables")
-
-
-def _sizes(topology: Topology) -> dict[str, int]:
-    return {
-        "hosts": topology.hosts,
-        "hcas": len(topology.hcas()),
-        "switches": len(topology.switches()),
-        "cables": sum(1 for link in topology.links if link.kind == "cable") // 2,
-    }
-
-
-def _describe(topology: Topology) -> list[str]:
-    from fauxrdma.topology.graph import NodeKind
-    from fauxrdma.units import format_ns
-
-    cables = [link for link in topology.links if link.kind == "cable" and link.id < link.reverse]
-    pcie = sorted({str(link.rate) for link in topology.links if link.kind == "pcie"})
-    rates = sorted({str(link.rate) for link in cables})
-    trunks = [c for c in cables if topology.nodes[c.src].kind is topology.nodes[c.dst].kind]
-    lines = [
-        f"{topology.name}: {topology.description}",
-        f"  nodes     {topology.hosts}, each with {topology.gpus_per_host} GPUs and {topology.hcas_per_host} HCAs "
-        f"behind PCIe at {' and '.join(pcie) or 'no rate'}",
-        f"  switches  {len(topology.switches())}, {topology.switching}, {format_ns(topology.switch_latency_ns)} each, "
-        f"MTU {topology.mtu}",
-        f"  cables    {len(cables) - len(trunks)} to HCAs, {len(trunks)} between switches; {' and '.join(rates)}",
-        "",
-    ]
-    rows = []
-    for switch in reversed(topology.switches()):
-        up, down, beside = _neighbours(topology, switch)
-        hosts: dict[int, list[int]] = {}
-        for name in down:
-            node = topology.nodes[name]
-            if node.kind is NodeKind.HCA and node.host is not None:
-                hosts.setdefault(node.host, []).append(node.index)
-        parts = [f"{name} x{count}" if count > 1 else name for name, count in {**up, **beside}.items()]
-        parts += [f"{n} x{c}" if c > 1 else n for n, c in down.items() if topology.nodes[n].kind is NodeKind.SWITCH]
-        parts += [f"n{host}.hca{_ranges(indices)}" for host, indices in hosts.items()]
-        rows.append((switch.name, _ratio(topology, switch, up, down), ", ".join(parts)))
-    if any(ratio for _, ratio, _ in rows):
-        lines.append(
-            "  down:up is bandwidth towards the nodes over bandwidth upwards; above 1 the uplinks may be too few"
-        )
-    width = max((len(name) for name, _, _ in rows), default=0)
-    ratio_width = max((len(ratio) for _, ratio, _ in rows), default=0)
-    return lines + [f"  {name:<{width}}  {ratio:<{ratio_width}}  {joined}" for name, ratio, joined in rows]
-
-
-def _neighbours(topology: Topology, switch: Node) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Number of cables to each neighbour: in the tiers above, below (HCAs too), and in the same tier."""
-    up: dict[str, int] = {}
-    down: dict[str, int] = {}
-    beside: dict[str, int] = {}
-    for link in topology.links_from(switch.name):
-        tier = topology.nodes[link.dst].tier
-        own = switch.tier or 0
-        side = down if tier is None or tier < own else up if tier > own else beside
-        side[link.dst] = side.get(link.dst, 0) + 1
-    return up, down, beside
-
-
-def _ratio(topology: Topology, switch: Node, up: dict[str, int], down: dict[str, int]) -> str:
-    """How much more can come in from below than go up: above 1 the uplinks can be a bottleneck."""
-    if not up or not down:
-        return ""
-    rates: dict[bool, int] = {True: 0, False: 0}
-    for link in topology.links_from(switch.name):
-        if link.dst in up or link.dst in down:
-            rates[link.dst in up] += link.rate.bits_per_s
-    return f"down:up {rates[False] / rates[True]:.2g}"
-
-
-def _ranges(numbers: list[int]) -> str:
-    """``1-9`` for consecutive numbers, ``1,3,5`` otherwise."""
-    ordered = sorted(numbers)
-    if len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1:
-        return f"{ordered[0]}-{ordered[-1]}"
-    return ",".join(map(str, ordered))
+        print(f"valid: {summary.lines()[0]}, {summary.cables} cables")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fauxrdma.report.prediction import ring_all_reduce_ns
 from fauxrdma.report.rank_statistics import match_calls, read_rank_records, summarise, timing
 from fauxrdma.report.results import Debt, LinkLoad, Route, RunResult
 from fauxrdma.topology.graph import Topology
@@ -41,6 +42,9 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
     collectives = summarise(calls, world_size)
     main = next((c for c in collectives if c.op == "all_reduce" and c.nbytes), None)
     samples = [call.duration_ns for call in calls if (call.op, call.nbytes) == (main.op, main.nbytes)] if main else []
+    modelled_ns = None
+    if main is not None and main.algorithm == "ring" and report.clock == "paced":
+        modelled_ns = ring_all_reduce_ns(inputs.topology, inputs.nodes, inputs.gpus, main.nbytes)
     debt = None
     if report.clock == "paced" and report.debt_samples:
         debt = Debt(
@@ -60,6 +64,7 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
         timing=timing(calls, _steps(inputs.values), main),
         collectives=collectives,
         main_all_reduce=main,
+        modelled_all_reduce_ns=modelled_ns,
         main_all_reduce_ns=samples[:_MAX_SAMPLES],
         route=_route(report.pairs),
         links=_links(report),

@@ -10,7 +10,7 @@ from fauxrdma import __version__
 from fauxrdma.errors import ConfigError
 from fauxrdma.report.html import render_html
 from fauxrdma.report.results import Comparison, RunResult
-from fauxrdma.report.verdict import verdict
+from fauxrdma.report.verdict import differing_values, verdict
 from fauxrdma.topology.graph import Topology
 
 __all__ = ["check_writable", "compare_runs", "write_report"]
@@ -19,7 +19,13 @@ __all__ = ["check_writable", "compare_runs", "write_report"]
 def compare_runs(runs: Sequence[RunResult]) -> Comparison:
     """The runs with their verdict, stamped with the present time."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Comparison(fauxrdma_version=__version__, created=now, verdict=verdict(runs), runs=list(runs))
+    return Comparison(
+        fauxrdma_version=__version__,
+        created=now,
+        verdict=verdict(runs),
+        differing_values=differing_values(runs),
+        runs=list(runs),
+    )
 
 
 def check_writable(directory: Path) -> None:

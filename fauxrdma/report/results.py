@@ -104,6 +104,9 @@ class RunResult(_Model):
     timing: Timing
     collectives: list[Collective] = Field(description="by total bytes, largest first")
     main_all_reduce: Collective | None = Field(description="the all_reduce that moved most bytes")
+    modelled_all_reduce_ns: float | None = Field(
+        description="the main all-reduce as the model alone has it; null when it is no ring or nothing is shaped"
+    )
     main_all_reduce_ns: list[int] = Field(description="every duration of it, in order (at most 10000)")
     route: Route | None
     links: list[LinkLoad] = Field(description="busiest first")
@@ -131,4 +134,5 @@ class Comparison(_Model):
     fauxrdma_version: str
     created: str = Field(description="ISO 8601, UTC")
     verdict: str
+    differing_values: list[str] = Field(description="names of results that are not the same in all runs")
     runs: list[RunResult]

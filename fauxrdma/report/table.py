@@ -94,6 +94,7 @@ def _time_rows(runs: Sequence[RunResult], clock: str) -> list[Row]:
         _metric(f"{clock} time per step", runs, lambda run: run.timing.step_ns, format_ns),
         _metric("  of it communication", runs, lambda run: run.timing.communication_ns, format_ns),
         Row(f"{what}: calls", calls),
+        _metric("  modelled, host aside", runs, lambda run: run.modelled_all_reduce_ns, format_ns),
         _metric(f"  {clock} time, mean", runs, of_main(lambda main: main.duration.mean_ns), format_ns),
         _metric(f"  {clock} time, p50", runs, of_main(lambda main: main.duration.p50_ns), format_ns),
         _metric(f"  {clock} time, p99", runs, of_main(lambda main: main.duration.p99_ns), format_ns),

@@ -8,7 +8,7 @@ from fauxrdma.report.building import DEBT_LIMIT_PERCENT
 from fauxrdma.report.results import LinkLoad, RunResult
 from fauxrdma.units import format_ns
 
-__all__ = ["busiest_cable", "verdict"]
+__all__ = ["busiest_cable", "differing_values", "verdict"]
 
 _SAME = 0.03
 """Relative difference below which two fabrics are called equal."""
@@ -33,7 +33,7 @@ def verdict(runs: Sequence[RunResult]) -> str:
             f"({format_ns(fast_ns)} against {format_ns(slow_ns)} of {clock} per all-reduce, median)"
             f"{_why(fast, slow)}."
         )
-    return text + _caution(runs, fast_ns, slow_ns)
+    return text + _caution(fast, slow, fast_ns, slow_ns) + _same_results(runs)
 
 
 def busiest_cable(run: RunResult) -> LinkLoad | None:
@@ -74,12 +74,33 @@ def _why(fast: RunResult, slow: RunResult) -> str:
     return ": " + ", and ".join(reasons) if reasons else ""
 
 
-def _caution(runs: Sequence[RunResult], fast_ns: float, slow_ns: float) -> str:
-    debts = [run.debt.p99_percent for run in runs if run.debt is not None]
-    worst = max(debts, default=0.0)
-    if worst <= DEBT_LIMIT_PERCENT:
+def differing_values(runs: Sequence[RunResult]) -> list[str]:
+    """Names of the job's results that are not the same in every run."""
+    names = dict.fromkeys(name for run in runs for name in run.values)
+    return [name for name in names if len({run.values.get(name) for run in runs}) > 1]
+
+
+def _same_results(runs: Sequence[RunResult]) -> str:
+    if not any(run.values for run in runs):
         return ""
+    differing = differing_values(runs)
+    if differing:
+        return f" The job's results differ in {', '.join(differing)}."
+    return " The job's results are identical on " + ("both." if len(runs) == 2 else f"all {len(runs)}.")
+
+
+def _caution(fast: RunResult, slow: RunResult, fast_ns: float, slow_ns: float) -> str:
+    """How far the measured difference can be trusted, and what the model alone says where it cannot."""
+    debts = [run.debt for run in (fast, slow) if run.debt is not None]
+    if not debts:
+        return ""
+    median, tail = max(debt.p50_percent for debt in debts), max(debt.p99_percent for debt in debts)
+    if tail <= DEBT_LIMIT_PERCENT:
+        return ""
+    model = ""
+    if fast.modelled_all_reduce_ns and slow.modelled_all_reduce_ns:
+        model = f"; by the model alone the factor is {slow.modelled_all_reduce_ns / fast.modelled_all_reduce_ns:.2f}"
     difference = (slow_ns / fast_ns - 1) * 100 if fast_ns > 0 else 0.0
-    if difference < worst:
-        return f" Do not trust the difference: the fidelity debt (p99 {worst:.0f} %) is larger than it."
-    return f" The fidelity debt (p99 {worst:.0f} %) is above {DEBT_LIMIT_PERCENT:g} %: take the numbers with care."
+    if difference < median:
+        return f" Do not trust the measured difference: the fidelity debt (p50 {median:.0f} %) is larger{model}."
+    return f" The fidelity debt is high (p50 {median:.0f} %, p99 {tail:.0f} %): take the tails with care{model}."

@@ -77,6 +77,7 @@ class TestTable:
             "fabric time per step",
             "of it communication",
             "all-reduce of 66.4 KiB: calls",
+            "modelled, host aside",
             "fabric time, mean",
             "fabric time, p50",
             "fabric time, p99",
@@ -134,7 +135,18 @@ class TestVerdict:
 
     def test_a_difference_smaller_than_the_debt_is_not_trusted(self, make_run: RunMaker) -> None:
         runs = [make_run("seed-rail8", mean_ns=15_000, debt_p99=60.0)[0], make_run("fat-tree", mean_ns=14_000)[0]]
-        assert "Do not trust the difference" in verdict(runs)
+        assert runs[0].debt is not None
+        assert "take the tails with care; by the model alone the factor is 1." in verdict(runs)
+        runs[0].debt.p50_percent = 30.0
+        assert "Do not trust the measured difference" in verdict(runs)
+
+    def test_it_says_whether_the_results_are_the_same(self, make_run: RunMaker) -> None:
+        one, _ = make_run("seed-rail8")
+        other, _ = make_run("fat-tree")
+        assert verdict([one, other]).endswith("The job's results are identical on both.")
+        other.values["loss"] = "0.9"
+        assert verdict([one, other]).endswith("The job's results differ in loss.")
+        assert compare_runs([one, other]).differing_values == ["loss"]
 
     def test_one_run_has_no_verdict(self, make_run: RunMaker) -> None:
         assert verdict([make_run()[0]]) == ""
