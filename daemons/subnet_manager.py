@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -85,6 +86,8 @@ async def _serve(service: SubnetManagerService, host: str, port: int, ready_fd: 
         loop.add_signal_handler(signum, stop.set)
     try:
         bound_host, bound_port = await service.start(host, port)
+        # What exists now stays: scanning a large topology again and again would delay grants.
+        gc.freeze()
         announce({"host": bound_host, "port": bound_port, "pid": os.getpid()}, ready_fd)
         await stop.wait()
     finally:

@@ -411,6 +411,37 @@ async def test_the_port_in_use_is_named(serve: Serve) -> None:
     await second.close()
 
 
+def test_a_whole_conversation_on_uvloop() -> None:
+    """The loop of the real process: its transports are not asyncio's classes."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def converse() -> None:
+        service = SubnetManagerService(load_topology("fat-tree", 2, 1), dilation=10.0)
+        address = await service.start()
+        a, b = await two_nodes(address)
+        a.send(FlowStart(1, 1, 10, 1.0))
+        await a.rates({1: HDR_PAYLOAD})
+        b.send(FlowStart(1, 11, 10, 1.0))
+        await a.rates({1: round(HDR_PAYLOAD / 2)})
+        lab, _ = await Peer.lab(address)
+        lab.send(ReportQuery(False))
+        for peer in (a, b):
+            while not isinstance(message := await peer.next(), FlushRequest):
+                assert message is not None
+            peer.send(FlushDone(message.token))
+        assert (await lab.recv(FabricReport)).lost_nodes == []
+        bad = await Peer.connect(address)
+        bad.send(hello(0))
+        assert "already in fabric" in (await bad.recv(Refusal)).reason
+        await b.close()
+        while not isinstance(message := await a.next(), Directory):
+            assert message is not None
+        await service.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(converse())
+
+
 def test_senseless_settings_are_refused() -> None:
     topology = load_topology("fat-tree")
     with pytest.raises(ConfigError, match="unknown clock 'fast'"):
