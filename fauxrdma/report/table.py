@@ -127,8 +127,8 @@ def _link_cell(run: RunResult, place: int) -> str:
     if place >= len(run.links):
         return _MISSING
     link = run.links[place]
-    load = f"{link.utilisation:.0%} of {link.rate_bps / 1e9:g} Gb/s, " if run.clock == "paced" else ""
-    return f"{link.name}  {load}{format_bytes(link.nbytes)}"
+    load = f"{link.utilisation:.0%}, " if run.clock == "paced" else ""
+    return f"{link.name} {load}{format_bytes(link.nbytes)}"
 
 
 def _trust_rows(runs: Sequence[RunResult]) -> list[Row]:
