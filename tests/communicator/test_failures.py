@@ -1,0 +1,122 @@
+"""What survivors see when a daemon or a rank dies in the middle of a collective, and what is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rank_threads import DictStore, all_well, open_communicator, run_ranks
+
+from fauxrdma.communicator import Communicator
+from fauxrdma.errors import CollectiveError
+from fauxrdma.lab.local import LocalLab
+
+BOUND_S = 20.0
+"""Four ranks hear of a death one after another, each within the retries (4 x 0.5 s) and a probe (0.5 s)."""
+
+
+def busy_until_it_breaks(
+    communicator: Communicator, warm: threading.Barrier, kill: threading.Event
+) -> tuple[str, float]:
+    data = np.ones(1 << 20, np.float32)
+    communicator.all_reduce(data)
+    warm.wait(30)
+    try:
+        while True:
+            communicator.all_reduce(data)
+            kill.set()
+    except CollectiveError as error:
+        return str(error), time.monotonic()
+
+
+@pytest.mark.parametrize("clock", ["none", "paced"])
+def test_daemon_killed_in_mid_transfer(clock: str, tmp_path: Path) -> None:
+    with LocalLab("seed-rail8", nodes=2, gpus=2, clock=clock, log_dir=tmp_path) as lab:
+        warm, running = threading.Barrier(4), threading.Event()
+        died: list[float] = []
+
+        def killer() -> None:
+            assert running.wait(30)
+            os.kill(lab.daemons[1], signal.SIGKILL)
+            died.append(time.monotonic())
+
+        thread = threading.Thread(target=killer)
+        thread.start()
+        outcomes = all_well(run_ranks(lab, 4, lambda c: busy_until_it_breaks(c, warm, running), timeout_s=60))
+        thread.join(10)
+        for rank, (text, when) in enumerate(outcomes):
+            assert when - died[0] < BOUND_S, f"rank {rank} took {when - died[0]:.1f} s: {text}"
+            assert f"rank {rank}" in text
+        # Ranks 0 and 1 live on the surviving node. One of them at least talked to the dead node directly.
+        direct = [text for text, _ in outcomes[:2] if "lost rank 2" in text or "lost rank 3" in text]
+        assert direct, outcomes
+        for text in direct:
+            assert "queue pair 0x" in text
+            assert "RETRY_EXC_ERR" in text
+            assert "path n0." in text
+        # Ranks 2 and 3 have lost their own daemon.
+        for text, _ in outcomes[2:]:
+            assert "daemon" in text, text
+
+
+RANK_SCRIPT = """
+import sys
+import numpy as np
+from fauxrdma.communicator import Communicator
+from fauxrdma.errors import CollectiveError
+with Communicator.from_env(timeout_s=60) as communicator:
+    data = np.ones(1 << 18, np.float32)
+    communicator.all_reduce(data)
+    print("ready", flush=True)
+    try:
+        while True:
+            communicator.all_reduce(data)
+    except CollectiveError as error:
+        print(error, flush=True)
+        sys.exit(7)
+"""
+
+
+def test_rank_killed_leaves_the_fabric_usable(tmp_path: Path) -> None:
+    with LocalLab("fat-tree", nodes=2, gpus=2, clock="none", log_dir=tmp_path) as lab:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK_SCRIPT],
+                env={**os.environ, **lab.rank_env(*divmod(rank, 2))},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(4)
+        ]
+        try:
+            for process in processes:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+            processes[2].kill()
+            texts = [process.communicate(timeout=60)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        assert [process.returncode for process in processes] == [7, 7, -signal.SIGKILL, 7]
+        assert any("lost rank 2" in text for text in texts), texts
+        # The daemons have released what the dead rank held: the same HCAs serve the next job.
+        all_well(run_ranks(lab, 4, lambda c: c.all_reduce(np.ones(1000))))
+
+
+def test_a_broken_communicator_still_closes_cleanly(lab: LocalLab) -> None:
+    store = DictStore(timeout_s=0.2)
+    context, communicator = open_communicator(lab, 0, 2, store)
+    with pytest.raises(CollectiveError, match="rank 0 waited for rank 1 to connect"):
+        communicator.all_reduce(np.ones(3))
+    with pytest.raises(CollectiveError, match="broken since an earlier error: rank 0 waited"):
+        communicator.barrier()
+    communicator.close()
+    context.close()
