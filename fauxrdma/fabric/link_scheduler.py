@@ -218,9 +218,8 @@ class LinkScheduler:
             self._release(state, order, item, nbytes, started, departed)
             state.at_ns = departed
             if queue:
-                state.need = queue[0][2] * _NANOBITS_PER_BYTE
-                if queue[0][3] < departed:
-                    state.need -= surplus
+                # It was waiting before this nanosecond: submit() drains up to its own `now` first.
+                state.need = queue[0][2] * _NANOBITS_PER_BYTE - surplus
             else:
                 state.need = 0
                 del self._busy[state.id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -146,6 +147,13 @@ def test_what_cannot_be_is_refused_in_one_line(spec: str, nodes: int, gpus: int 
     with pytest.raises(ConfigError, match=says) as refused:
         load_topology(spec, nodes, gpus)
     assert "\n" not in str(refused.value)
+
+
+def test_the_documented_limits_are_the_real_ones() -> None:
+    rows = (Path(__file__).parents[2] / "docs" / "fabric.md").read_text().splitlines()
+    presets = [row for row in rows if row.startswith(("| `seed-", "| `fat-"))]
+    documented = {row.split("`")[1]: int(row.split("|")[-2]) for row in presets}
+    assert documented == {name: preset.max_nodes for name, preset in PRESETS.items()}
 
 
 def test_using_fewer_gpus_keeps_the_whole_node() -> None:
