@@ -58,7 +58,7 @@ def _python() -> Check:
 
 
 def _uvloop() -> Check:
-    if importlib.util.find_spec("uvloop") is None:
+    if not _installed("uvloop"):
         return Check(
             "uvloop", Status.WARN, "not installed: daemons fall back to asyncio and are slower", _pip("uvloop")
         )
@@ -66,7 +66,7 @@ def _uvloop() -> Check:
 
 
 def _torch() -> Check:
-    if importlib.util.find_spec("torch") is None:
+    if not _installed("torch"):
         return Check(
             "torch",
             Status.WARN,
@@ -78,7 +78,7 @@ def _torch() -> Check:
 
 def _torch_hook() -> Check:
     name = "torch hook"
-    if importlib.util.find_spec("torch") is None:
+    if not _installed("torch"):
         return Check(name, Status.WARN, "not checked: torch is not installed", _pip("'fauxrdma[torch]'"))
     points = importlib.metadata.entry_points(group="torch.backends")
     if not any(point.name == "fauxrdma" for point in points):
@@ -234,6 +234,13 @@ def _speed() -> Check:
     if cores < 2:
         return Check("speed", Status.WARN, found, "give it two cores or more: with one, expect fidelity debt")
     return Check("speed", Status.OK, found)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # a finder on the path forbids it
+        return False
 
 
 def _pip(what: str) -> str:

@@ -154,7 +154,7 @@ def _watch(
         if on_tick is not None:
             on_tick()
         if not noticed and (dead := lab.dead()):
-            noticed, give_up = True, now + _DAEMON_DEATH_GRACE_S
+            noticed, give_up = True, now + (_AFTER_FIRST_FAILURE_S if blamed else _DAEMON_DEATH_GRACE_S)
             if on_notice is not None:
                 on_notice(obituary(dead[0]))
         if not blamed and _first_failure(ranks) is not None:
