@@ -147,7 +147,7 @@ class SubnetManagerService:
         """A connection is gone. If it was a node's, the node is lost."""
         self._connections.discard(connection)
         node = connection.node
-        if node is None or self._nodes.get(node) is not connection:
+        if node is None:
             return
         _log.info("node %d left the fabric", node)
         del self._nodes[node]
@@ -298,8 +298,6 @@ class _Connection(asyncio.Protocol):
         self._buffer.feed(data)
         try:
             for message in self._buffer:
-                if self._transport is None:
-                    return
                 self._handle(message)
         except RemoteProtocolError as error:
             self.refuse(str(error))

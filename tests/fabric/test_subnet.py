@@ -97,6 +97,9 @@ def test_routes_to_switches_are_set_but_not_counted() -> None:
     manager = SubnetManager(load_topology("seed-two-switch", 1))
     assert manager.tables["leaf1"][manager.lid("leaf2")] == 1  # after four HCAs on ports 1-4 each: all equal again
     assert set(manager.tables["leaf1"]) == set(manager.lids)
+    rail = SubnetManager(load_topology("seed-rail8", 2))
+    # 15 remote HCAs over ten ports leave ports 6-10 with one each: every leaf goes to the first of them.
+    assert {rail.tables["leaf1"][rail.lid(f"leaf{n}")] for n in range(2, 9)} == {6}
 
 
 def test_the_longer_way_is_never_taken() -> None:

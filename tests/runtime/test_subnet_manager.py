@@ -121,6 +121,12 @@ async def test_the_directory_comes_when_all_are_in_and_again_without_a_lost_node
 
     again, _ = await Peer.node(address, 1)  # a restarted daemon may come back
     assert {e.node for e in (await again.recv(Directory)).entries} == {0, 1, 2}
+    lab.send(ReportQuery(False))
+    for peer in (*peers, again):
+        while not isinstance(message := await peer.next(), FlushRequest):
+            assert isinstance(message, Directory)
+        peer.send(FlushDone(message.token))
+    assert (await lab.recv(FabricReport)).lost_nodes == []
 
 
 async def test_paths_are_named_links_with_latency_and_rate(serve: Serve) -> None:
@@ -370,9 +376,12 @@ async def test_garbage_is_refused(serve: Serve, garbage: bytes) -> None:
 async def test_silence_instead_of_a_hello_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HELLO_TIMEOUT_S", 0.05)
     _, address = await serve()
+    polite, _ = await Peer.node(address, 0)
     peer = await Peer.connect(address)
     assert "no NodeHello or LabHello" in (await peer.recv(Refusal)).reason
     assert await peer.next() is None
+    polite.send(PathQuery(1, 2))  # connected for longer, but it did say hello
+    await polite.recv(PathAnswer)
 
 
 async def test_a_message_may_arrive_in_pieces(serve: Serve) -> None:
