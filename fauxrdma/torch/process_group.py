@@ -70,6 +70,8 @@ class FauxrdmaProcessGroup(_ProcessGroup):
         super().__init__(rank, size)
         self._timeout = timeout
         self._sequence = 0
+        self._name = ""
+        self._description = ""
         self._communicator = Communicator(
             rank, size, store, timeout_s=timeout.total_seconds(), statistics=process_statistics()
         )
@@ -279,6 +281,24 @@ class FauxrdmaProcessGroup(_ProcessGroup):
     def getBackendName(self) -> str:
         """The name DDP's logger and `get_backend` show."""
         return "fauxrdma"
+
+    # The C++ base keeps name and description in its inner backends, of which this group has none.
+
+    def getGroupName(self) -> str:
+        """The name torch registers the group under."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """Called by torch once the group exists."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        """The description given to `new_group`."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        """Called by torch once the group exists."""
+        self._description = description
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The timeout of collectives started from now on."""

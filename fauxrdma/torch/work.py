@@ -51,6 +51,7 @@ class FauxrdmaWork(_Work):
         self._finished = threading.Event()
         self._error: BaseException | None = None
         self._lock = threading.Lock()
+        self._trigger: Any = None
         self._future: Any = None
 
     def finish(self, error: BaseException | None) -> None:
@@ -58,15 +59,14 @@ class FauxrdmaWork(_Work):
         with self._lock:
             self._error = error
             self._finished.set()
-            future = self._future
-        if future is not None:
-            _pool().submit(self._complete, future)
+            trigger = self._trigger
+        if trigger is not None:
+            _pool().submit(trigger.set_result, None)
 
-    def _complete(self, future: Any) -> None:
-        if self._error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(_for_future(self._error))
+    def _outcome(self, _: Any) -> Tensors:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     # What torch calls; names and meanings are those of torch.distributed.Work.
 
@@ -86,13 +86,14 @@ class FauxrdmaWork(_Work):
     def get_future(self) -> Any:
         """A torch future of the result tensors; completed on a thread of its own, where callbacks may block."""
         with self._lock:
-            if self._future is not None:
-                return self._future
-            future = self._future = torch.futures.Future()
-            finished = self._finished.is_set()
-        if finished:  # nobody has the future yet, so no callback can run here
-            self._complete(future)
-        return future
+            if self._future is None:
+                # Python's Future.set_exception is invisible to C++ (DDP would take the exception for the result); an
+                # exception out of a `then` callback is not.
+                self._trigger = torch.futures.Future()
+                self._future = self._trigger.then(self._outcome)
+                if self._finished.is_set():  # nobody has the future yet, so no callback can run here
+                    self._trigger.set_result(None)
+            return self._future
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
@@ -113,10 +114,6 @@ class FauxrdmaWork(_Work):
     def source_rank(self) -> int:
         """The root of a broadcast; -1 for collectives without one."""
         return self._source
-
-
-def _for_future(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
 
 
 class CommunicationThread:

@@ -1,0 +1,233 @@
+"""One rank: runs collectives over gloo and over fauxrdma in one process and prints what differs, as JSON lines.
+
+Every check yields a name; a line {"check": name, "ok": bool, "note": text} is printed for each, and the exit code is 1
+when any failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+OPS = {"sum": dist.ReduceOp.SUM, "product": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+SIZES = (0, 1, 5, 1000, 300_001)
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def make(count: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(count, generator=generator) + 0.5
+    return (values * 3).to(dtype)
+
+
+def all_reduces(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]]:
+    rank = dist.get_rank()
+    dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
+    for dtype, (name, op), count in itertools.product(dtypes, OPS.items(), SIZES):
+
+        def check(dtype: torch.dtype = dtype, op: dist.ReduceOp = op, count: int = count) -> bool:
+            mine, theirs = make(count, dtype, rank), make(count, dtype, rank)
+            dist.all_reduce(mine, op, group=fabric)
+            if count:
+                dist.all_reduce(theirs, op)
+            return same_bits(mine, theirs)
+
+        yield f"all_reduce {dtype} {name} {count}", check
+
+
+def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]]:
+    rank, n = dist.get_rank(), dist.get_world_size()
+
+    def broadcast() -> bool:
+        for root in range(n):
+            mine, theirs = make(70_000, torch.float32, rank), make(70_000, torch.float32, rank)
+            dist.broadcast(mine, root, group=fabric)
+            dist.broadcast(theirs, root)
+            if not same_bits(mine, theirs):
+                return False
+        return True
+
+    def all_gather() -> bool:
+        for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+            tensor = make(501, torch.float32, rank).to(dtype).reshape(3, 167)
+            mine = [torch.zeros_like(tensor) for _ in range(n)]
+            theirs = [torch.zeros_like(tensor) for _ in range(n)]
+            dist.all_gather(mine, tensor, group=fabric)
+            dist.all_gather(theirs, tensor)
+            if not all(same_bits(a, b) for a, b in zip(mine, theirs, strict=True)):
+                return False
+        return True
+
+    def all_gather_into_tensor() -> bool:
+        tensor = make(4000, torch.float64, rank)
+        mine, theirs = (torch.zeros(n * 4000, dtype=torch.float64) for _ in range(2))
+        dist.all_gather_into_tensor(mine, tensor, group=fabric)
+        dist.all_gather_into_tensor(theirs, tensor)
+        return same_bits(mine, theirs)
+
+    def reduce_scatter() -> bool:
+        inputs = [make(333, torch.int64, 10 * rank + k) for k in range(n)]
+        mine = torch.zeros(333, dtype=torch.int64)
+        dist.reduce_scatter(mine, inputs, group=fabric)
+        return bool((mine == sum(make(333, torch.int64, 10 * r + rank) for r in range(n))).all())
+
+    def reduce_scatter_tensor() -> bool:
+        whole = make(n * 2500, torch.float32, rank)
+        mine = torch.zeros(2500)
+        dist.reduce_scatter_tensor(mine, whole, group=fabric)
+        parts = [make(n * 2500, torch.float32, r)[rank * 2500 : (rank + 1) * 2500] for r in range(n)]
+        expected = parts[(rank - 1) % n]
+        for k in range(2, n + 1):
+            expected = parts[(rank - k) % n] + expected
+        return same_bits(mine, expected)
+
+    def averages() -> bool:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            mine, total = make(1000, dtype, rank), make(1000, dtype, rank)
+            dist.all_reduce(mine, dist.ReduceOp.AVG, group=fabric)
+            dist.all_reduce(total)
+            if not same_bits(mine, total / n):
+                return False
+        whole, mine = torch.full((n * 3,), float(rank)), torch.zeros(3)
+        dist.reduce_scatter_tensor(mine, whole, dist.ReduceOp.AVG, group=fabric)  # gloo silently sums here
+        return bool((mine == (n - 1) / 2).all())
+
+    def not_contiguous() -> bool:
+        base = make(600, torch.float32, rank).reshape(20, 30)
+        columns, expected = base.clone().t(), base.clone().t().contiguous()
+        dist.all_reduce(columns, group=fabric)  # gloo silently gets this wrong
+        dist.all_reduce(expected)
+        sliced, window = base.clone(), base[:, 3:17].contiguous()
+        dist.all_reduce(sliced[:, 3:17], group=fabric)
+        dist.all_reduce(window)
+        untouched = torch.equal(sliced[:, :3], base[:, :3]) and torch.equal(sliced[:, 17:], base[:, 17:])
+        return torch.equal(columns, expected) and torch.equal(sliced[:, 3:17], window) and untouched
+
+    def coalesced() -> bool:
+        shapes = ((3, 5), (1,), (0,), (70, 100), (17,))
+        mine = [make(torch.Size(s).numel(), torch.float32, rank).reshape(s) for s in shapes]
+        theirs = [t.clone() for t in mine]
+        with torch.no_grad():
+            dist.all_reduce_coalesced(mine, group=fabric)
+            dist.all_reduce_coalesced(theirs)
+        return all(same_bits(a, b) for a, b in zip(mine, theirs, strict=True))
+
+    def objects() -> bool:
+        gathered: list[object] = [None] * n
+        dist.all_gather_object(gathered, {"rank": rank}, group=fabric)
+        thing = [f"from {rank}"]
+        dist.broadcast_object_list(thing, n - 1, group=fabric)
+        return gathered == [{"rank": r} for r in range(n)] and thing == [f"from {n - 1}"]
+
+    def async_in_order() -> bool:
+        tensors = [make(20_000, torch.float32, 100 * rank + k) for k in range(8)]
+        expected = [t.clone() for t in tensors]
+        works = [dist.all_reduce(t, group=fabric, async_op=True) for t in tensors]
+        for t in expected:
+            dist.all_reduce(t)
+        for work in reversed(works):
+            work.wait()
+        return all(w.is_completed() and w.is_success() for w in works) and all(
+            same_bits(a, b) for a, b in zip(tensors, expected, strict=True)
+        )
+
+    def callbacks_may_communicate() -> bool:
+        tensor = torch.full((100,), float(rank + 1))
+
+        def again(future: torch.futures.Future) -> torch.Tensor:
+            value = future.value()[0]
+            dist.all_reduce(value, group=fabric)  # waits inside the callback
+            return value
+
+        result = dist.all_reduce(tensor, group=fabric, async_op=True).get_future().then(again).wait()
+        total = n * (n + 1) / 2
+        return bool((result == total * n).all())
+
+    def functional() -> bool:
+        import torch.distributed._functional_collectives as funcol
+
+        tensor = torch.full((10,), float(rank + 1))
+        reduced = funcol.all_reduce(tensor, "sum", fabric) + 0
+        gathered = funcol.all_gather_tensor(tensor, 0, fabric) + 0
+        scattered = funcol.reduce_scatter_tensor(gathered, "sum", 0, fabric) + 0
+        return (
+            bool((reduced == n * (n + 1) / 2).all())
+            and gathered.numel() == 10 * n
+            and bool((scattered == n * (rank + 1)).all())
+        )
+
+    def not_built() -> bool:
+        for call, text in (
+            (lambda: dist.send(torch.ones(1), (rank + 1) % n, group=fabric), "no send yet: use broadcast"),
+            (lambda: dist.reduce(torch.ones(1), 0, group=fabric), "no reduce yet: use all_reduce"),
+            (lambda: dist.all_to_all_single(torch.ones(n), torch.ones(n), group=fabric), "no all_to_all_single yet"),
+            (
+                lambda: dist.gather(torch.ones(1), None if rank else [torch.ones(1)] * n, 0, group=fabric),
+                "no gather yet",
+            ),
+            (
+                lambda: dist.all_reduce(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BXOR, group=fabric),
+                "use SUM, AVG",
+            ),
+        ):
+            try:
+                call()
+            except NotImplementedError as error:
+                if text not in str(error):
+                    raise
+            else:
+                return False
+        return True
+
+    def subgroups() -> bool:
+        evens = list(range(0, n, 2))
+        group = dist.new_group(evens, backend="fauxrdma")
+        outcome = True
+        if rank in evens:
+            tensor = torch.full((1000,), float(rank))
+            dist.all_reduce(tensor, group=group)
+            outcome = bool((tensor == sum(evens)).all()) and dist.get_backend(group) == "fauxrdma"
+            dist.destroy_process_group(group)
+        dist.barrier()
+        return outcome
+
+    checks = (
+        broadcast, all_gather, all_gather_into_tensor, reduce_scatter, reduce_scatter_tensor, averages, not_contiguous,
+        coalesced, objects, async_in_order, callbacks_may_communicate, functional, not_built, subgroups,
+    )  # fmt: skip
+    for check in checks:
+        yield check.__name__, check
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    fabric = dist.new_group(backend="fauxrdma")
+    failed = 0
+    for name, check in itertools.chain(all_reduces(fabric), others(fabric)):
+        try:
+            ok, note = check(), ""
+        except Exception:
+            ok, note = False, traceback.format_exc()
+        failed += not ok
+        print(json.dumps({"check": name, "ok": bool(ok), "note": note}), flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
