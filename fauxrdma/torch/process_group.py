@@ -56,6 +56,7 @@ def create_process_group(options: Any) -> FauxrdmaProcessGroup:
     # A blocking get of the communication thread must not lock the connection that the caller's thread uses.
     if hasattr(store, "clone"):
         store = store.clone()
+        store.set_timeout(options.timeout)  # for peers that never connect
     return FauxrdmaProcessGroup(store, options.group_rank, options.group_size, options.timeout)
 
 
