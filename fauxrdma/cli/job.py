@@ -70,7 +70,7 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
         master_port=spec.master_port,
     )
     with lab:
-        pace = f"1 ns of fabric time lasts {lab.dilation:g} ns" if spec.clock == "paced" else "unshaped"
+        pace = f"{lab.dilation:g} times slower than modelled" if spec.clock == "paced" else "unshaped"
         progress.stage(fabric, f"running {_count(ranks, 'rank')} on {_count(spec.nodes, 'node')}, {pace}")
         job = run_job(
             lab,

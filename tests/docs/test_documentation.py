@@ -1,0 +1,109 @@
+"""The README's commands work as printed, and the pages say what the code does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from fauxrdma.report import results
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def readme_commands() -> list[str]:
+    """Every command of the README's shell blocks, in order."""
+    blocks = FENCE.findall((REPOSITORY / "README.md").read_text())
+    return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def run(command: str, directory: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    # What activating the virtual environment does, whichever one the tests run in.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-euc", command],
+        cwd=directory,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def test_the_readme_has_commands() -> None:
+    commands = readme_commands()
+    assert "make demo" in commands
+    assert len(commands) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [c for c in readme_commands() if not c.startswith(("make ", ". "))])
+def test_a_command_of_the_readme_works(command: str) -> None:
+    result = run(command)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in readme_commands() if c.startswith("make ")])
+def test_a_make_target_of_the_readme_exists(command: str) -> None:
+    result = run(command.replace("make ", "make -n ", 1))
+    assert result.returncode == 0, result.stderr
+
+
+def test_activating_is_the_virtual_environment_that_make_creates() -> None:
+    activations = [c for c in readme_commands() if c.startswith(". ")]
+    assert activations == [". .venv/bin/activate"]
+    assert "VENV   ?= .venv" in (REPOSITORY / "Makefile").read_text()
+
+
+def test_the_demo_is_the_command_of_the_documentation() -> None:
+    printed = run("make -n demo").stdout
+    assert "fauxrdma compare seed-rail8 fat-tree --nodes 2 --gpus 2 -- examples/train_digits.py" in printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "model",
+    [m for m in vars(results).values() if isinstance(m, type) and issubclass(m, BaseModel) and m is not BaseModel],
+)
+def test_every_field_of_the_json_file_is_documented(model: type[BaseModel]) -> None:
+    text = (REPOSITORY / "docs" / "results.md").read_text()
+    assert [name for name in model.model_fields if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "devinfo"])
+def test_every_option_is_documented(command: str) -> None:
+    page = (REPOSITORY / "docs" / "cli.md").read_text()
+    shown = run(f"fauxrdma {command} --help").stdout
+    options = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown, re.MULTILINE)) - {"--help"}
+    assert options
+    for option in options:
+        short = re.search(rf"^  (-\w), {option}\b", shown, re.MULTILINE)
+        assert option in page or (short is not None and f"`{short.group(1)}" in page), option
+
+
+def test_every_layer_is_documented() -> None:
+    text = (REPOSITORY / "docs" / "architecture.md").read_text()
+    packages = [path.parent.name for path in (REPOSITORY / "fauxrdma").glob("*/__init__.py")]
+    assert [name for name in packages if f"fauxrdma/{name}`" not in text] == []
+
+
+def test_ci_calls_make_test() -> None:
+    script = (REPOSITORY / ".ci" / "run").read_text()
+    assert shlex.split(script.strip().splitlines()[-1]) == ["exec", "make", "test"]
+    assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
