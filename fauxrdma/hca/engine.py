@@ -213,12 +213,14 @@ class HcaEngine:
         if qp is None:
             return
         requester = self._requesters[qpn]
-        frame = self._responders[qpn].next_response(max_payload)
-        if frame is None:
-            frame = requester.next_frame(max_payload, now)
+        responder = self._responders[qpn]
+        frame = responder.next_response(max_payload) or requester.next_frame(max_payload, now)
         if frame is not None:
             out.append(SendFrame(qpn, frame))
             self._schedule(qpn, requester)
+            if responder.closing and not responder.jobs:
+                responder.refuse_now(now, out)
+                self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
             return
         qp.wants_link = False
         status = requester.local_failure()

@@ -369,7 +369,9 @@ class Requester:
             del wqes[:done]
             self.cut_i = max(0, self.cut_i - done)
         if not wqes:
+            # Nothing left to wait for; a late ACK may even have ended an RNR delay.
             self.deadline_ns = None
+            self.rnr_until_ns = None
 
     def local_failure(self) -> WcStatus | None:
         """The status of the oldest request when it failed locally and everything before it has retired."""
@@ -405,7 +407,12 @@ class Requester:
             )
             return WcStatus.IBV_WC_RETRY_EXC_ERR
         self.retries_left -= 1
-        self._go_back(psn_add(self.acked_psn, 1))
+        oldest = self.wqes[0]
+        if oldest.opcode == _READ:
+            # Its PSNs may be acknowledged (by the ACK of a later request) and its data still have been lost.
+            self._go_back(psn_add(oldest.first_psn, oldest.received // self.qp.mtu))
+        else:
+            self._go_back(psn_add(self.acked_psn, 1))
         self._restart_timer(now)
         return None
 

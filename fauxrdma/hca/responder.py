@@ -105,6 +105,7 @@ class Responder:
         "_verdict",
         "_view",
         "_write",
+        "closing",
         "duplicates",
         "expected_psn",
         "in_message",
@@ -134,6 +135,8 @@ class Responder:
         self._nak_sent = False
         self._verdict = Verdict.SILENT
         self._view: memoryview | None = None
+        # Refused a request while READs before it are being answered: the NAK waits for them, and nothing else is heard.
+        self.closing = False
         self._nak: tuple[NakCode, str, WcStatus | None] = (NakCode.INVALID_REQUEST, "", None)
 
     def start(self) -> None:
@@ -145,7 +148,7 @@ class Responder:
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._view = None
-        if self.qp.state not in _RECEIVING:
+        if self.qp.state not in _RECEIVING or self.closing:
             self._verdict = Verdict.SILENT
             return None
         ahead = psn_diff(frame.psn, self.expected_psn)
@@ -277,10 +280,14 @@ class Responder:
             self._nak_sent = True
             self._acknowledge(AethSyndrome.RNR_NAK | self.qp.attr.min_rnr_timer, self.expected_psn, out)
         elif verdict == Verdict.REFUSE:
-            return self._finish_refusal(now, out)
+            if not self.jobs:
+                self.refuse_now(now, out)
+                return True
+            self.closing = True
         return False
 
-    def _finish_refusal(self, now: int, out: list[Action]) -> bool:
+    def refuse_now(self, now: int, out: list[Action]) -> None:
+        """Send the NAK that ends the queue pair and report why."""
         code, reason, receive_status = self._nak
         self.qp.last_error = reason
         self._acknowledge(AethSyndrome.NAK | code, self.expected_psn, out, reason)
@@ -294,7 +301,6 @@ class Responder:
                 else AsyncEventType.IBV_EVENT_QP_REQ_ERR
             )
             out.append(AsyncEvent(kind, self.qp.qpn, reason))
-        return True
 
     def _accept(self, frame: Frame, now: int, out: list[Action]) -> None:
         self._nak_sent = False
@@ -383,6 +389,7 @@ class Responder:
     def flush(self, now: int, out: list[Action]) -> None:
         """Complete every posted receive with WR_FLUSH_ERR; drop READs being answered."""
         self.jobs.clear()
+        self.closing = False
         self.in_message = None
         self._write = None
         wqe = self._receive if self._receive is not None else self.qp.rq.fetch()
