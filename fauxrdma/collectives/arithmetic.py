@@ -62,7 +62,8 @@ class NumpyArithmetic:
 
     def reduce(self, dst: Array, local: Array, arrived: Array) -> None:
         """dst = local op arrived."""
-        self._function(local, arrived, out=dst)
+        with np.errstate(all="ignore"):  # overflow is the user's business, as with any other backend
+            self._function(local, arrived, out=dst)
 
     def finish(self, dst: Array) -> None:
         """Divide for avg, nothing otherwise."""

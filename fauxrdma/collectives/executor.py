@@ -37,8 +37,8 @@ __all__ = [
     "credits_due",
 ]
 
-CREDIT_BATCHES = 4
-"""Credits that cannot ride on data are returned when a quarter of the slots is owed."""
+CREDIT_BATCHES = 2
+"""Credits that cannot ride on data are returned when half of the slots is owed."""
 
 MOST_CREDITS = 127
 """Most credits one message can carry (seven bits of the immediate)."""
@@ -118,7 +118,7 @@ def apply_event(channels: Mapping[int, Channel], event: Event) -> None:
 
 
 def credits_due(channel: Channel) -> int:
-    """Credits worth a message of their own now: a quarter of the slots, or none."""
+    """Credits worth a message of their own now: half of the slots, or none."""
     if channel.credits_owed * CREDIT_BATCHES < channel.slots:
         return 0
     return channel.take_credits(MOST_CREDITS)

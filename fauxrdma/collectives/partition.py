@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GLOO_SEGMENT_BYTES", "Partition", "chunk_elements", "equal_blocks", "gloo_blocks"]
+__all__ = [
+    "GLOO_SEGMENT_BYTES",
+    "SMALLEST_PIPELINED_BYTES",
+    "Partition",
+    "chunk_elements",
+    "equal_blocks",
+    "gloo_blocks",
+]
 
 GLOO_SEGMENT_BYTES = 1 << 20
 """The longest segment of gloo's ring all-reduce, in bytes."""
 
-SMALLEST_CHUNK_BYTES = 64 << 10
-"""Blocks are not cut finer than this: below it, a message costs more than the overlap gains."""
+SMALLEST_CHUNK_BYTES = 1 << 20
+"""Ring blocks are not cut finer than this: all links are busy anyway, and a message costs more than overlap gains."""
+
+SMALLEST_PIPELINED_BYTES = 64 << 10
+"""The same for a pipeline of ranks, where chunks are what keeps the links busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +69,16 @@ def equal_blocks(block: int, world_size: int) -> Partition:
     return Partition(block * world_size, world_size, block)
 
 
-def chunk_elements(block: int, itemsize: int, slot_bytes: int, lanes: int) -> int:
-    """Elements per chunk for blocks of `block` elements: fill the lanes, neither below 64 KiB nor above a slot.
+def chunk_elements(
+    block: int, itemsize: int, slot_bytes: int, lanes: int, *, smallest_bytes: int = SMALLEST_CHUNK_BYTES
+) -> int:
+    """Elements per chunk for blocks of `block` elements of `itemsize` bytes: as many chunks as lanes, unless that makes
+    them smaller than `smallest_bytes` or larger than a slot.
 
     Chunks of one block come out equal to within the rounding. At least 1, also for an empty block.
     """
     if block <= 0:
         return 1
-    nbytes = block * itemsize
-    target = min(max(SMALLEST_CHUNK_BYTES, -(-nbytes // lanes)), slot_bytes)
+    target = min(max(smallest_bytes, -(-block * itemsize // lanes)), slot_bytes)
     most = max(1, target // itemsize)
     return -(-block // -(-block // most))

@@ -24,6 +24,7 @@ from fauxrdma.collectives import (
     ring_broadcast,
     ring_reduce_scatter,
 )
+from fauxrdma.collectives.partition import SMALLEST_PIPELINED_BYTES
 from fauxrdma.communicator.mesh import PROBE_S, PeerMesh, Store
 from fauxrdma.communicator.rendezvous import RendezvousStore
 from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
@@ -37,6 +38,11 @@ Array = NDArray[Any]
 ArithmeticFactory = Callable[[str, np.dtype[Any], int], Arithmetic]
 
 
+PIPELINE_CHUNKS = 16
+"""Into how many chunks a broadcast is cut, sizes permitting: a pipeline of n ranks then takes (n + 14) / 16 times the
+data's own time."""
+
+
 @lru_cache(maxsize=256)
 def _plan(name: str, count: int, itemsize: int, n: int, root: int, slot_bytes: int, lanes: int) -> Plan:
     """The plan for a collective; sizes repeat in training, so they are kept."""
@@ -44,7 +50,8 @@ def _plan(name: str, count: int, itemsize: int, n: int, root: int, slot_bytes: i
         chunk = chunk_elements(gloo_blocks(count, n, itemsize).block, itemsize, slot_bytes, lanes)
         return ring_all_reduce(count, n, itemsize=itemsize, chunk=chunk, lanes=lanes)
     if name == "broadcast":
-        return ring_broadcast(count, n, root, chunk=chunk_elements(count, itemsize, slot_bytes, 4 * lanes))
+        chunk = chunk_elements(count, itemsize, slot_bytes, PIPELINE_CHUNKS, smallest_bytes=SMALLEST_PIPELINED_BYTES)
+        return ring_broadcast(count, n, root, chunk=chunk)
     chunk = chunk_elements(count, itemsize, slot_bytes, lanes)
     if name == "reduce_scatter":
         return ring_reduce_scatter(count, n, chunk=chunk, lanes=lanes)
@@ -57,7 +64,8 @@ class Communicator:
     `store` is where the ranks leave their addresses for each other, under keys that begin with `prefix`; two
     communicators over one store need different prefixes. `context` is an open verbs Context (default: opens the HCA
     that FAUXRDMA_SOCKET and FAUXRDMA_HCA name, and closes it again). `timeout_s` bounds each collective, in wall time.
-    `slots` x `slot_bytes` is the staging per peer and direction; it must be the same on all ranks.
+    `slots` x `slot_bytes` is the staging per peer and direction and `lanes` the number of chunks in flight in a ring
+    (at most half the slots); these must be the same on all ranks.
 
     Arrays may be of any shape, dtype (bool, integers, floats, complex) and layout; results land in place. All ranks
     must call the same collectives in the same order with the same sizes. Not for use by two threads at a time. Queue
@@ -77,7 +85,8 @@ class Communicator:
         prefix: str = "",
         timeout_s: float = 1800.0,
         slots: int = 8,
-        slot_bytes: int = 1 << 20,
+        slot_bytes: int = 2 << 20,
+        lanes: int = 2,
         statistics: RankStatistics | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
@@ -88,7 +97,7 @@ class Communicator:
         self.statistics = RankStatistics(rank, world_size) if statistics is None else statistics
         self._own_store: RendezvousStore | None = None
         self._slot_bytes = slot_bytes
-        self._lanes = max(1, slots // 2)
+        self._lanes = lanes
         self._broken: str | None = None
         self._closed = False
         self._mesh = PeerMesh(

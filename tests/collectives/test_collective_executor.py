@@ -132,14 +132,14 @@ def test_different_sizes_on_two_ranks_are_reported() -> None:
 
 
 def test_a_peer_that_breaks_the_rules_is_named() -> None:
-    channel, executor = two_ranks(slots=3)
+    channel, executor = two_ranks(slots=4)
     executor.start()
     with pytest.raises(RemoteProtocolError, match="sent message 5 where 0 was expected"):
         executor.handle(Arrived(1, 5, 16, 0))
-    for k in range(3):
+    for k in range(4):
         channel.data(k, 16)
-    with pytest.raises(RemoteProtocolError, match="overran the 3 staging slots"):
-        channel.data(3, 16)
+    with pytest.raises(RemoteProtocolError, match="overran the 4 staging slots"):
+        channel.data(4, 16)
     with pytest.raises(RemoteProtocolError, match="returned 2 staging slots, but only 1 were used"):
         channel.credit(2)
 
