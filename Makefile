@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.fauxrdma-installed
 EXTRAS ?= torch,dev
 DEMO_FABRICS ?= seed-rail8 fat-tree
 PYTEST_ARGS  ?=
+WARM   := torch torch.nn.parallel torch.utils.data sklearn.datasets pytest hypothesis pydantic ruamel.yaml jinja2 rich.live
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format pytest bench clean
@@ -15,13 +16,16 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install fauxrdma into it (again only when pyproject.toml or constraints.txt change)
 
+# pip would byte-compile all of torch, which takes as long as the rest; importing once compiles what is needed.
 # A .venv that another Python built, or that was moved, cannot be repaired by pip: `make clean` removes it.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "fauxrdma needs Python 3.11 or newer: run make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing fauxrdma[$(EXTRAS)] into $(VENV) (the first time takes a minute or two, most of it torch)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import sys; [__import__(name) for name in sys.argv[1:]]' $(WARM) \
+		2>/dev/null || true
 	@touch $@
 
 demo: $(STAMP) ## train a real DDP script over two emulated fabrics and compare them
