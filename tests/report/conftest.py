@@ -64,7 +64,7 @@ def write_records(directory: Path, durations_ns: list[int], nbytes: int, ranks: 
         (directory / f"rank{rank}.json").write_text(json.dumps(record))
 
 
-def fabric_report(topology: Topology, gpus: int, nbytes: int, clock: str, debt_p99: float) -> FabricReport:
+def fabric_report(topology: Topology, gpus: int, nbytes: int, clock: str, debt: tuple[float, float]) -> FabricReport:
     """Ring traffic between the GPUs in use, over shortest paths."""
     devices = [topology.gpu(host, gpu).name for host in range(topology.hosts) for gpu in range(gpus)]
     carried: dict[str, int] = {}
@@ -88,7 +88,7 @@ def fabric_report(topology: Topology, gpus: int, nbytes: int, clock: str, debt_p
         for link in topology.links
     ]
     dilation = 1000.0 if clock == "paced" else 1.0
-    return FabricReport(topology.name, clock, dilation, 10**9, links, pairs, 0.6, debt_p99, 220, 0, [])
+    return FabricReport(topology.name, clock, dilation, 10**9, links, pairs, *debt, 220, 0, [])
 
 
 @pytest.fixture
@@ -103,6 +103,7 @@ def make_run(tmp_path: Path) -> RunMaker:
         nodes: int = 2,
         gpus: int = 2,
         clock: str = "paced",
+        debt_p50: float = 0.6,
         debt_p99: float = 2.1,
         values: dict[str, str] | None = None,
         nbytes: int = 68_000,
@@ -115,6 +116,8 @@ def make_run(tmp_path: Path) -> RunMaker:
         if values is None:
             values = {"loss": "0.1234", "accuracy": "0.9722", "steps": "55", "params_sha256": "0f3c" * 16}
         inputs = RunInputs(fabric, topology, nodes, gpus, 0, ["examples/train_digits.py"], values, 12.5)
-        return build_run(inputs, fabric_report(topology, gpus, 1_200_000, clock, debt_p99), directory), topology
+        return build_run(
+            inputs, fabric_report(topology, gpus, 1_200_000, clock, (debt_p50, debt_p99)), directory
+        ), topology
 
     return make

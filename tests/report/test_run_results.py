@@ -51,9 +51,15 @@ class TestBuilding:
 
     def test_high_debt_is_said_loudly(self, make_run: RunMaker) -> None:
         run, _ = make_run(debt_p99=23.0)
-        assert any("too slow" in note and "--dilation" in note for note in run.notes)
+        (note,) = run.notes
+        assert "TOO SLOW FOR THE TAILS" in note
+        assert "Raise --dilation above 1000" in note
         debt_row = next(row for row in comparison_rows([run]) if row.name.startswith("fidelity debt"))
         assert debt_row.warn == {0}
+
+    def test_debt_of_the_median_is_said_more_loudly(self, make_run: RunMaker) -> None:
+        (note,) = make_run(debt_p50=12.0, debt_p99=23.0)[0].notes
+        assert note.startswith("THE HOST WAS TOO SLOW to be trusted: half of the operations took 12 %")
 
     def test_no_steps_is_said(self, make_run: RunMaker) -> None:
         run, _ = make_run(values={"loss": "0.5"})
