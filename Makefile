@@ -47,9 +47,7 @@ pytest: $(STAMP) ## the tests alone; PYTEST_ARGS='-k name' narrows them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: $(STAMP) ## run benchmarks/*.py, each printing ratios measured in one run
-	@set -e; for script in benchmarks/bench_*.py; do \
-		test -e "$$script" || { echo "no benchmarks/bench_*.py yet"; break; }; \
-		echo "== $$script"; $(BIN)/python "$$script"; done
+	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove .venv, caches and reports
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist fauxrdma-out

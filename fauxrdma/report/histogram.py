@@ -14,6 +14,7 @@ _BINS = 44
 _WIDTH, _HEIGHT = 1040.0, 150.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 20.0, 22.0, 26.0
 _TICKS = 6
+_CHARACTER_W = 6.6
 
 
 def shared_range(samples: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -63,13 +64,19 @@ def histogram_svg(durations_ns: Sequence[float], span: tuple[float, float], time
         label = format_ns(float(value))
         parts.append(f'<text class="{anchor}" x="{x_of(float(value)):.1f}" y="{base + 15:.1f}">{label}</text>')
     parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{_TOP + 5}">{tallest}</text>')
-    median, p99 = float(np.percentile(values, 50)), float(np.percentile(values, 99))
-    for value, name, anchor in ((median, "p50", "start"), (p99, "p99", "end")):
-        x, shift = x_of(value), 5 if anchor == "start" else -5
+    taken = 0.0
+    for name, percent in (("p50", 50), ("p99", 99)):
+        value = float(np.percentile(values, percent))
+        x = x_of(value)
         parts.append(f'<line class="mark" x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{base}"/>')
-        if name == "p99" and x_of(p99) - x_of(median) < 190:
-            continue  # the labels would overlap
         label = f"{name} {format_ns(value)} {time_name}"
-        parts.append(f'<text class="marked {anchor}" x="{x + shift:.1f}" y="{_TOP - 8}">{label}</text>')
+        width = _CHARACTER_W * len(label) + 6
+        # To the left of its line while that is free, else to the right; left out where neither is.
+        if x - width >= taken:
+            parts.append(f'<text class="marked end" x="{x - 5:.1f}" y="{_TOP - 8}">{label}</text>')
+            taken = x
+        elif x >= taken and x + width <= _WIDTH:
+            parts.append(f'<text class="marked start" x="{x + 5:.1f}" y="{_TOP - 8}">{label}</text>')
+            taken = x + width
     parts.append("</svg>")
     return "\n".join(parts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -177,6 +179,27 @@ class TestJobs:
         assert len(sent) == 4
         expected = 4 * 2 * 3 / 4 * 80_000
         assert all(nbytes == pytest.approx(expected, rel=0.05) for nbytes in sent.values())
+
+    def test_a_terminal_shows_a_live_display(self, cli: Any) -> None:
+        ours, theirs = pty.openpty()
+        command = cli.command("compare", "fat-tree", "--clock", "none", "--format", "json", "--", cli.script(JOB))
+        with subprocess.Popen(
+            command, cwd=cli.directory, env={**cli.env, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=theirs
+        ) as process:
+            os.close(theirs)
+            shown = b""
+            try:
+                while piece := os.read(ours, 4096):
+                    shown += piece
+            except OSError:  # Linux's way to say that the other end of a terminal is closed
+                pass
+            os.close(ours)
+            assert process.stdout is not None
+            Comparison.model_validate_json(process.stdout.read())
+        assert process.returncode == 0
+        assert "running 2 ranks on 2 nodes" in shown.decode()
+        assert "✓" in shown.decode()
+        assert b"\x1b[?25h" in shown  # the cursor is back
 
 
 class TestDoctor:

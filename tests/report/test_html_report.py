@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -153,3 +154,17 @@ class TestHistogram:
         text = histogram_svg([500, 500], shared_range([[500, 500]]), "wall time")
         assert "2 of 2" in text
         assert "nan" not in text
+
+    @pytest.mark.parametrize("spread", [0, 10, 300, 5000])
+    def test_the_labels_of_the_marks_do_not_overlap(self, spread: int) -> None:
+        durations = [10_000 + spread * i // 100 for i in range(101)] + [40_000]
+        root = ElementTree.fromstring(histogram_svg(durations, (9_000, 42_000), "fabric time"))
+        spans = []
+        for element in root.iter("text"):
+            if "marked" in element.get("class", ""):
+                x, width = float(element.get("x", "0")), 6.6 * len(element.text or "")
+                spans.append((x - width, x) if "end" in element.get("class", "") else (x, x + width))
+        assert spans
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+        assert min(start for start, _ in spans) >= 0
+        assert max(end for _, end in spans) <= 1040
