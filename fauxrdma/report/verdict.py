@@ -41,14 +41,11 @@ def _measured(fast: RunResult, slow: RunResult, fast_ns: float, slow_ns: float, 
     if tail > DEBT_LIMIT_PERCENT and (factor - 1) * 100 < median:
         return (
             f"The medians measured ({figures}) differ by less than the fidelity debt (p50 {median:.0f} %), so they do "
-            f"not decide{_by_model(fast, slow)}."
+            f"not decide{_by_model(fast, slow, why=True)}."
         )
-    caution = (
-        f" The fidelity debt is high (p50 {median:.0f} %, p99 {tail:.0f} %): take the tails with care"
-        f"{_by_model(fast, slow)}."
-        if tail > DEBT_LIMIT_PERCENT
-        else ""
-    )
+    caution = ""
+    if tail > DEBT_LIMIT_PERCENT:
+        caution = f" The tails are the host's (fidelity debt p99 {tail:.0f} %){_by_model(fast, slow)}."
     if factor < 1 + _SAME:
         who = "Both fabrics" if count == 2 else f"All {count} fabrics"
         return f"{who} are equal within {_SAME:.0%} ({figures}).{caution}"
@@ -111,7 +108,7 @@ def _same_results(runs: Sequence[RunResult]) -> str:
     return " The job's results are identical on " + ("both." if len(runs) == 2 else f"all {len(runs)}.")
 
 
-def _by_model(one: RunResult, other: RunResult) -> str:
+def _by_model(one: RunResult, other: RunResult, why: bool = False) -> str:
     """What the model says of the two, in a clause that can follow any sentence."""
     if not one.modelled_all_reduce_ns or not other.modelled_all_reduce_ns:
         return ""
@@ -119,4 +116,5 @@ def _by_model(one: RunResult, other: RunResult) -> str:
     factor = (slow.modelled_all_reduce_ns or 0.0) / (fast.modelled_all_reduce_ns or 1.0)
     if factor < 1 + _SAME:
         return "; by the model alone they are equal"
-    return f"; by the model alone {fast.fabric} is {factor:.2f}x as fast as {slow.fabric}{_why(fast, slow)}"
+    reason = _why(fast, slow) if why else ""
+    return f"; by the model alone {fast.fabric} is {factor:.2f}x as fast as {slow.fabric}{reason}"

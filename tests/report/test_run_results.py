@@ -142,7 +142,7 @@ class TestVerdict:
     def test_a_difference_smaller_than_the_debt_is_not_trusted(self, make_run: RunMaker) -> None:
         runs = [make_run("seed-rail8", mean_ns=15_000, debt_p99=60.0)[0], make_run("fat-tree", mean_ns=14_000)[0]]
         assert runs[0].debt is not None
-        assert "take the tails with care; by the model alone fat-tree is 1." in verdict(runs)
+        assert "The tails are the host's (fidelity debt p99 60 %); by the model alone fat-tree is 1." in verdict(runs)
         runs[0].debt.p50_percent = 30.0
         assert "differ by less than the fidelity debt (p50 30 %), so they do not decide; by the model" in verdict(runs)
 
