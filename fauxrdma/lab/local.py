@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
+from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
@@ -25,8 +24,6 @@ __all__ = ["CLOCKS", "LocalLab", "obituary"]
 
 CLOCKS = ("paced", "none")
 _READY_TIMEOUT_S = 60.0
-# A Unix socket path is limited to 107 bytes; a long TMPDIR would not leave room for the file name.
-_MAX_DIRECTORY_CHARS = 80
 _DAEMON_ERROR = re.compile(r"fauxrdma-[\w-]+: (?:error: )?(.+)")
 
 
@@ -74,7 +71,7 @@ class LocalLab:
         self.supervisor = Supervisor()
         self._dilation_option = str(dilation)
         self._log_dir = Path(log_dir) if log_dir is not None else None
-        self._directory: Path | None = None
+        self._directory: LabDirectory | None = None
         self._manager: Child | None = None
         self._hcas: list[Child] = []
         self._link: SubnetManagerLink | None = None
@@ -114,7 +111,7 @@ class LocalLab:
         """The lab's private directory: sockets, logs, rank statistics. Gone when the lab is closed."""
         if self._directory is None:
             raise SetupError("the lab is not running: use it as `with LocalLab(...) as lab:`")
-        return self._directory
+        return self._directory.path
 
     @property
     def stats_dir(self) -> Path:
@@ -193,12 +190,9 @@ class LocalLab:
             require_free_port("127.0.0.1", self.master_port, "--master-port")
         else:
             self.master_port = free_port()
-        base = tempfile.gettempdir()
-        self._directory = Path(
-            tempfile.mkdtemp(prefix="fauxrdma-", dir=base if len(base) <= _MAX_DIRECTORY_CHARS else "/tmp")
-        )
+        self._directory = LabDirectory()
         self.stats_dir.mkdir()
-        logs = self._log_dir or self._directory
+        logs = self._log_dir or self.directory
         logs.mkdir(parents=True, exist_ok=True)
 
         deadline = time.monotonic() + _READY_TIMEOUT_S
@@ -263,7 +257,7 @@ class LocalLab:
         finally:
             self.supervisor.close()
             if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory.remove()
                 self._directory = None
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, SetupError
+from fauxrdma.lab import directory
 from fauxrdma.lab.hca_daemon_link import list_hcas
 from fauxrdma.lab.local import LocalLab
 
@@ -23,6 +25,10 @@ from fauxrdma.lab.local import LocalLab
 def lab() -> Iterator[LocalLab]:
     with LocalLab("fat-tree", nodes=2, gpus=2, clock="paced", dilation=100, seed=7) as running:
         yield running
+
+
+LONG_BASE = "import fauxrdma.lab.directory as d; d._MAX_BASE_CHARS = 1000; made = LabDirectory()\n"
+"""pytest's temporary paths are longer than a lab would accept."""
 
 
 def wait_for_end(pid: int) -> None:
@@ -78,9 +84,9 @@ class TestEnd:
     def test_nothing_is_left(self) -> None:
         files = len(os.listdir("/proc/self/fd"))
         with LocalLab("fat-tree", nodes=2, gpus=1, clock="none") as lab:
-            directory, pids = lab.directory, [lab.subnet_manager_pid, *lab.daemons]
-            assert directory.is_dir()
-        assert not directory.exists()
+            home, pids = lab.directory, [lab.subnet_manager_pid, *lab.daemons]
+            assert home.is_dir()
+        assert not home.exists()
         assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         assert len(os.listdir("/proc/self/fd")) == files
         lab.close()
@@ -112,6 +118,27 @@ with LocalLab("fat-tree", nodes=1, gpus=1, clock="none") as lab:
         assert len(pids) == 2
         for pid in pids:
             wait_for_end(pid)
+
+    def test_the_directory_of_a_killed_lab_is_removed_by_the_next(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        code = (
+            f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+            "import os, signal\n"
+            "from fauxrdma.lab.directory import LabDirectory\n"
+            "LabDirectory()\n"
+            "os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        monkeypatch.setattr(directory, "_MAX_BASE_CHARS", 1000)
+        live = directory.LabDirectory()
+        subprocess.run([sys.executable, "-c", code.replace("LabDirectory()\n", LONG_BASE)], check=False)
+        assert len(list(tmp_path.iterdir())) == 2
+        directory.LabDirectory().remove()
+        assert list(tmp_path.iterdir()) == [live.path]
+        live.remove()
+        live.remove()
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_lab_started_in_a_thread_outlives_it(self) -> None:
         lab = LocalLab("fat-tree", nodes=1, gpus=1, clock="none")
