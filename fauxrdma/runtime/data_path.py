@@ -27,7 +27,7 @@ from fauxrdma.hca.events import (
     SendFrame,
     TimerExpired,
 )
-from fauxrdma.ib.enums import BthOpcode, QpState, WcStatus
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
@@ -204,7 +204,7 @@ class DataPath:
             elif kind is Complete:
                 self._complete(hca, action)  # type: ignore[arg-type]
             elif kind is AsyncEvent:
-                hca.report(action)  # type: ignore[arg-type]
+                self._report(hca, action)  # type: ignore[arg-type]
             else:
                 flow = self._flow(hca, action.qpn)  # type: ignore[union-attr]
                 if flow is not None:
@@ -222,6 +222,12 @@ class DataPath:
         if not cq.add(wc, action.solicited) and not cq.overflowed:
             cq.overflowed = True
             self._perform(hca, hca.engine.cq_overflowed(cq.cqn, self.clock.now_ns()))
+
+    def _report(self, hca: EmulatedHca, event: AsyncEvent) -> None:
+        """Every asynchronous event of this transport comes with queue pairs that stopped: show that first."""
+        for qpn in list(hca.rings) if event.kind == AsyncEventType.IBV_EVENT_CQ_ERR else [event.element]:
+            self._publish_state(hca, qpn)
+        hca.report(event)
 
     def _publish_state(self, hca: EmulatedHca, qpn: int) -> None:
         """Let the application see that a queue pair went to ERR, then flush what it posted meanwhile."""
