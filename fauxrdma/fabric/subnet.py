@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from fauxrdma.errors import FabricUnhealthy
+from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.transport import INFINIBAND, TransportProfile
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
@@ -21,6 +21,10 @@ __all__ = ["Path", "SubnetManager"]
 _OUI = 0xFA0C << 48
 """Leading bits of every GUID we make; not a registered vendor, so that nobody takes it for hardware."""
 _LINK_LOCAL = "fe80:0000:0000:0000"
+
+
+MAX_LID = 0xBFFF
+"""The last unicast LID (IBTA vol. 1, 4.1.3); multicast begins above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ class Path:
 class SubnetManager:
     """Addresses and routes of one topology. Pure and deterministic: the same topology and seed give the same answers.
 
-    `seed` is mixed into the GUIDs, so that two fabrics on one machine can be told apart.
+    `seed` is mixed into the GUIDs, so that two fabrics on one machine can be told apart. Raises ConfigError for a
+    fabric with more HCAs and switches than a subnet has unicast LIDs.
     """
 
     def __init__(self, topology: Topology, seed: int = 0, transport: TransportProfile = INFINIBAND) -> None:
@@ -46,6 +51,10 @@ class SubnetManager:
         self.transport = transport
         self._seed = seed & 0xFFFF
         self._nodes: list[Node] = [*topology.hcas(), *topology.switches()]
+        if len(self._nodes) > MAX_LID:
+            raise ConfigError(
+                f"{topology.name} has {len(self._nodes)} HCAs and switches: a subnet has {MAX_LID} unicast LIDs"
+            )
         self._lids = {node.name: lid for lid, node in enumerate(self._nodes, start=1)}
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
         self._between = {(link.src, link.dst): link for link in topology.links if link.kind == "pcie"}

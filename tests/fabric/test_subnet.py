@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fauxrdma.errors import FabricUnhealthy
+from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.transport import INFINIBAND
 from fauxrdma.topology.building import HostShape, TopologyBuilder
@@ -29,6 +29,13 @@ def test_lids_count_hcas_in_host_order_and_then_switches() -> None:
             manager.node(lid)
     with pytest.raises(FabricUnhealthy, match=r"n0.gpu0 has no LID"):
         manager.lid("n0.gpu0")
+
+
+def test_more_devices_than_lids_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fauxrdma.fabric.subnet.MAX_LID", 27)
+    with pytest.raises(ConfigError, match="seed-rail8 has 28 HCAs and switches: a subnet has 27 unicast LIDs"):
+        SubnetManager(load_topology("seed-rail8", 2))
+    assert len(SubnetManager(load_topology("fat-tree", 2)).lids) == 19
 
 
 def test_guids_and_gids_are_unique_per_fabric_and_written_as_ibv_devinfo_does() -> None:
