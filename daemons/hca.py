@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from daemons.shell import announce, loop_factory, parse_address
 from fauxrdma.errors import FauxrdmaError
 from fauxrdma.runtime.hca_daemon import HcaDaemon
+from fauxrdma.runtime.latency_hint import prefer_low_latency
 from fauxrdma.runtime.parent_death import die_with_parent
 
 __all__ = ["main"]
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.die_with_parent:
             die_with_parent()
+        prefer_low_latency()
         logging.basicConfig(
             level=logging.INFO if options.verbose else logging.WARNING,
             format=f"fauxrdma-hca[{options.node}]: %(message)s",

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from daemons.shell import announce, loop_factory, parse_address
 from fauxrdma.errors import ConfigError, FauxrdmaError
+from fauxrdma.runtime.latency_hint import prefer_low_latency
 from fauxrdma.runtime.parent_death import die_with_parent
 from fauxrdma.runtime.subnet_manager import CLOCKS, SubnetManagerService
 from fauxrdma.topology.loading import load_topology
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(argv)
         if options.die_with_parent:
             die_with_parent()
+        prefer_low_latency()
         logging.basicConfig(
             level=logging.INFO if options.verbose else logging.WARNING, format="fauxrdma-subnet-manager: %(message)s"
         )

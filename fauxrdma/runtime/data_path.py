@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 UNSHAPED_BURST_BYTES = 1024 * 1024
 _ACK = int(BthOpcode.RC_ACKNOWLEDGE)
-_QUANTA_AHEAD = 2
+_QUANTA_AHEAD = 4
 """Bursts of one flow handed to the scheduler ahead of time: enough that pacing never waits for the engine."""
 
 
