@@ -1,11 +1,6 @@
 """One peer of a communicator: a queue pair, the staging regions, and the words spoken over it.
 
-Everything travels as RDMA WRITE_WITH_IMM into the peer's inbox. The 32-bit immediate says what it is:
-
-    bit 31      0: a message of a plan (its bytes are in the slot)   1: credits only, nothing written
-    bits 24-30  credits returned with it (0..127)
-    bits 0-23   message number modulo 2^24 (zero for credits)
-
+Everything travels as RDMA WRITE_WITH_IMM into the peer's inbox; collectives/immediate.py says what the immediate means.
 Each of these consumes one receive of no entries; as many as can be under way are kept posted.
 """
 
@@ -17,7 +12,8 @@ import msgpack
 import numpy as np
 
 from fauxrdma.collectives.channel import Channel
-from fauxrdma.collectives.executor import Arrived, CreditReturned, Event, PutMessage
+from fauxrdma.collectives.executor import Event, PutMessage
+from fauxrdma.collectives.immediate import decode_immediate, encode_immediate
 from fauxrdma.errors import CollectiveError, VerbsError
 from fauxrdma.ib.enums import (
     IBV_ACCESS_LOCAL_WRITE,
@@ -29,26 +25,10 @@ from fauxrdma.ib.enums import (
 )
 from fauxrdma.verbs import CQ, MR, PD, QP, SGE, WC, QPCap, QPInitAttr, RecvWR, SendWR
 
-__all__ = ["Endpoint", "decode_immediate", "encode_immediate"]
+__all__ = ["Endpoint"]
 
-_CREDITS_ONLY = 1 << 31
 SIGNAL_EVERY = 8
 """At least every eighth request asks for a completion, so that send-queue slots come free."""
-
-
-def encode_immediate(credits: int, number: int | None) -> int:
-    """The immediate of message `number` (None: credits only) with `credits` riding along."""
-    if number is None:
-        return _CREDITS_ONLY | credits << 24
-    return credits << 24 | number & 0xFFFFFF
-
-
-def decode_immediate(peer: int, immediate: int, nbytes: int) -> Event:
-    """The event that an immediate from `peer` with `nbytes` written stands for."""
-    credits = immediate >> 24 & 0x7F
-    if immediate & _CREDITS_ONLY:
-        return CreditReturned(peer, credits)
-    return Arrived(peer, immediate & 0xFFFFFF, nbytes, credits)
 
 
 class Endpoint:

@@ -1,0 +1,29 @@
+"""What the 32-bit immediate of a staged message says.
+
+bit 31      0: a message of a plan (its bytes are in the slot)   1: credits only, nothing written
+bits 24-30  credits returned with it (0..127)
+bits 0-23   message number modulo 2^24 (zero for credits)
+"""
+
+from __future__ import annotations
+
+from fauxrdma.collectives.executor import Arrived, CreditReturned, Event
+
+__all__ = ["decode_immediate", "encode_immediate"]
+
+_CREDITS_ONLY = 1 << 31
+
+
+def encode_immediate(credits: int, number: int | None) -> int:
+    """The immediate of message `number` (None: credits only) with `credits` riding along."""
+    if number is None:
+        return _CREDITS_ONLY | credits << 24
+    return credits << 24 | number & 0xFFFFFF
+
+
+def decode_immediate(peer: int, immediate: int, nbytes: int) -> Event:
+    """The event that an immediate from `peer` with `nbytes` written stands for."""
+    credits = immediate >> 24 & 0x7F
+    if immediate & _CREDITS_ONLY:
+        return CreditReturned(peer, credits)
+    return Arrived(peer, immediate & 0xFFFFFF, nbytes, credits)
