@@ -154,7 +154,7 @@ class PeerMesh:
 
         Events go to the channels. Completions in error mark the endpoint; whether that matters is for the plan to say.
         """
-        completions = self._cq.wait(64, timeout_s)
+        completions = self._completions(timeout_s)
         touched: set[Endpoint] = set()
         for wc in completions:
             endpoint = self._by_qp.get(wc.qp_num)
@@ -174,6 +174,19 @@ class PeerMesh:
             if endpoint.failure is None:
                 endpoint.repost()
         return bool(completions)
+
+    def _completions(self, timeout_s: float) -> list[WC]:
+        """Completions as `CQ.wait` gives them, but without its polling before the sleep: messages here are large, and
+        the time is better spent by the HCA daemon that moves them."""
+        cq = self._cq
+        count, completions = cq.poll(64)
+        if not count:
+            cq.req_notify()
+            count, completions = cq.poll(64)
+            if not count and self._completion_channel.get_cq_event(timeout_s=timeout_s) is not None:
+                cq.ack_events(1)
+                _, completions = cq.poll(64)
+        return completions
 
     # Failures.
 

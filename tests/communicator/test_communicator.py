@@ -10,8 +10,8 @@ import pytest
 from rank_threads import DictStore, all_well, open_communicator, run_ranks
 
 from fauxrdma.collectives import gloo_blocks
-from fauxrdma.communicator import Communicator
 from fauxrdma.collectives.immediate import decode_immediate, encode_immediate
+from fauxrdma.communicator import Communicator
 from fauxrdma.communicator.mesh import ack_timeout_exponent
 from fauxrdma.errors import CollectiveError, ConfigError, LocalProtocolError
 from fauxrdma.lab.local import LocalLab
