@@ -40,6 +40,8 @@ __all__ = [
 CREDIT_BATCHES = 2
 """Credits that cannot ride on data are returned when half of the slots is owed."""
 
+_SENDS = (Put, Signal)  # a tuple: `Put | Signal` would build a union for every step of every message
+
 MOST_CREDITS = 127
 """Most credits one message can carry (seven bits of the immediate)."""
 
@@ -263,7 +265,7 @@ class PlanExecutor:
                 ran = self._has_arrived(step)
             elif isinstance(step, Copy):
                 ran = self._copy(step)
-            elif isinstance(step, Put | Signal):
+            elif isinstance(step, _SENDS):
                 ran = self._put(step, actions)
             elif isinstance(step, Reduce):
                 ran = self._reduce(step)

@@ -49,7 +49,7 @@ class HcaEngine:
         self._qps: dict[int, QueuePair] = {}
         self._requesters: dict[int, Requester] = {}
         self._responders: dict[int, Responder] = {}
-        self._timers: list[tuple[int, int]] = []
+        self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
         self.dropped_frames = 0
 
     # ---- control path --------------------------------------------------------------------------------------------
@@ -218,6 +218,8 @@ class HcaEngine:
         if frame is not None:
             out.append(SendFrame(qpn, frame))
             self._schedule(qpn, requester)
+            if not requester.has_work() and not responder.jobs:
+                qp.wants_link = False
             if responder.closing and not responder.jobs:
                 responder.refuse_now(now, out)
                 self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
@@ -262,18 +264,18 @@ class HcaEngine:
         deadline = requester.next_deadline_ns()
         if deadline is not None and not requester.timer_queued:
             requester.timer_queued = True
-            heapq.heappush(self._timers, (deadline, qpn))
+            heapq.heappush(self.timers, (deadline, qpn))
         elif deadline is not None and requester.rnr_until_ns is not None:
             # An RNR delay may be shorter than the timer that is queued.
-            heapq.heappush(self._timers, (deadline, qpn))
+            heapq.heappush(self.timers, (deadline, qpn))
 
     def next_deadline_ns(self) -> int | None:
         """When to send TimerExpired; may be early, never late. None when nothing waits."""
-        return self._timers[0][0] if self._timers else None
+        return self.timers[0][0] if self.timers else None
 
     def _timer_expired(self, now: int, out: list[Action]) -> None:
-        while self._timers and self._timers[0][0] <= now:
-            _, qpn = heapq.heappop(self._timers)
+        while self.timers and self.timers[0][0] <= now:
+            _, qpn = heapq.heappop(self.timers)
             requester = self._requesters.get(qpn)
             if requester is None:
                 continue

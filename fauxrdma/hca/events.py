@@ -63,8 +63,8 @@ class SendFrame:
 
 @dataclass(slots=True)
 class WantsLink:
-    """Action: this queue pair has bursts to send; answer with LinkReady whenever the link has room, until a LinkReady
-    yields no SendFrame."""
+    """Action: this queue pair has bursts to send; answer with LinkReady whenever the link has room, as long as its
+    `wants_link` holds."""
 
     qpn: int
 

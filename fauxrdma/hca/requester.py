@@ -53,6 +53,8 @@ _FENCE = int(SendFlags.IBV_SEND_FENCE)
 # timer of a long message sees progress, seldom enough that small messages share one.
 _ACK_EVERY_FRAMES = 32
 _ACK_EVERY_BYTES = 256 * 1024
+_PATIENT_TIMEOUT = 12
+"""From this ACK timeout (16.8 ms) on, an acknowledgement nobody waits for may be collected for a millisecond."""
 _MAX_UNACKED_PACKETS = 1 << 22
 """Stay far from half the PSN space, where old and new could not be told apart."""
 
@@ -112,6 +114,10 @@ class Requester:
         self.rnr_left = attr.rnr_retry
 
     # ---- sending -------------------------------------------------------------------------------------------------
+
+    @property
+    def _timer_is_long(self) -> bool:
+        return self.qp.attr.timeout == 0 or self.qp.attr.timeout >= _PATIENT_TIMEOUT
 
     def has_work(self) -> bool:
         """Whether `next_frame` might yield something now."""
@@ -216,6 +222,8 @@ class Requester:
             or self.bytes_since_ack >= _ACK_EVERY_BYTES
         ):
             frame.ack_req = True
+            # Nobody is told when an unsignaled request completes; only the timer wants to know, and it has time.
+            frame.patient = ends and not wqe.flags & _SIGNALED and not qp.sq_sig_all and self._timer_is_long
             self._frames_since_ack = 0
             self.bytes_since_ack = 0
         return frame

@@ -327,7 +327,7 @@ class Responder:
                 self._write = self._view
             self.offset += frame.nbytes
         if frame.ack_req:
-            self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out)
+            self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out, patient=frame.patient)
 
     def _deliver(self, frame: Frame, is_send: bool, length: int, now: int, out: list[Action]) -> None:
         assert self._receive is not None
@@ -355,9 +355,11 @@ class Responder:
             return
         self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out)
 
-    def _acknowledge(self, syndrome: int, psn: int, out: list[Action], note: str = "") -> None:
+    def _acknowledge(self, syndrome: int, psn: int, out: list[Action], note: str = "", patient: bool = False) -> None:
         qp = self.qp
-        frame = Frame(_B.RC_ACKNOWLEDGE, self._lid, qp.dlid, qp.dest_qpn, psn, syndrome=syndrome, msn=self.msn)
+        frame = Frame(
+            _B.RC_ACKNOWLEDGE, self._lid, qp.dlid, qp.dest_qpn, psn, syndrome=syndrome, msn=self.msn, patient=patient
+        )
         if note:
             # Not on a real wire: the reason travels with the NAK, so that the requester's user can read it.
             text = note.encode()[:1024]

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 UNSHAPED_BURST_BYTES = 1024 * 1024
 _ACK = int(BthOpcode.RC_ACKNOWLEDGE)
+_COLLECT_S = 0.001
+"""How long (wall time, unshaped) acknowledgements that nobody waits for are collected."""
 _QUANTA_AHEAD = 4
 """Bursts of one flow handed to the scheduler ahead of time: enough that pacing never waits for the engine."""
 
@@ -50,7 +52,7 @@ _QUANTA_AHEAD = 4
 class _Flow:
     """One queue pair's outgoing traffic."""
 
-    __slots__ = ("active", "dlid", "fid", "hca", "link", "qpn", "ready", "weight")
+    __slots__ = ("active", "dlid", "fid", "hca", "link", "patient_ack", "qpn", "ready", "weight")
 
     def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, link: PeerLink | None) -> None:
         self.fid = fid
@@ -61,6 +63,7 @@ class _Flow:
         self.ready = False  # the engine said WantsLink and was not yet found empty
         self.active = False  # the subnet manager counts it
         self.weight = 1.0
+        self.patient_ack: Frame | None = None
 
 
 class DataPath:
@@ -85,6 +88,7 @@ class DataPath:
         self._notify = notify
         self._path = path
         self.hcas: dict[int, EmulatedHca] = {}
+        self.engines: list[HcaEngine] = []
         self.meter = TrafficMeter()
         self._where: dict[int, tuple[str, int, int]] = {}  # LID to host, port, node
         self._links: dict[tuple[str, int], TcpLink] = {}
@@ -95,6 +99,7 @@ class DataPath:
         self._ready: dict[PeerLink | None, deque[_Flow]] = {}
         self._scheduler = LinkScheduler()
         self._timer = PreciseTimer(loop, self._tick)
+        self._collecting = False
         self._closed = False
 
     # ---- set-up --------------------------------------------------------------------------------------------------
@@ -102,6 +107,7 @@ class DataPath:
     def add_hca(self, hca: EmulatedHca) -> None:
         """Take on an HCA."""
         self.hcas[hca.info.lid] = hca
+        self.engines.append(hca.engine)
 
     def update_directory(self, directory: Directory) -> None:
         """Who is where now. Links to addresses that are gone are closed: frames to them vanish."""
@@ -189,18 +195,16 @@ class DataPath:
 
     # ---- the engine's actions ------------------------------------------------------------------------------------
 
-    def _feed_engine(self, hca: EmulatedHca, event: Event) -> bool:
-        """Feed an event; True when it made the engine send a burst (answering LinkReady)."""
+    def _feed_engine(self, hca: EmulatedHca, event: Event) -> None:
         actions = hca.engine.handle(event, self.clock.now_ns())
-        return self._perform(hca, actions) if actions else False
+        if actions:
+            self._perform(hca, actions)
 
-    def _perform(self, hca: EmulatedHca, actions: list[Action]) -> bool:
-        sent = False
+    def _perform(self, hca: EmulatedHca, actions: list[Action]) -> None:
         for action in actions:
             kind = type(action)
             if kind is SendFrame:
                 self._send(hca, action.qpn, action.frame)  # type: ignore[union-attr]
-                sent = True
             elif kind is Complete:
                 self._complete(hca, action)  # type: ignore[arg-type]
             elif kind is AsyncEvent:
@@ -210,7 +214,6 @@ class DataPath:
                 if flow is not None:
                     flow.ready = True
                     self._queue(flow)
-        return sent
 
     def _complete(self, hca: EmulatedHca, action: Complete) -> None:
         wc = action.wc
@@ -267,9 +270,7 @@ class DataPath:
         if flow is None:
             return
         if not self._shaped:
-            self.meter.sent(frame.slid, frame.dlid, frame.nbytes)
-            if flow.link is not None:
-                flow.link.send(frame)
+            self._send_unshaped(flow, frame)
             return
         now = self.clock.now_ns()
         if frame.opcode == _ACK:
@@ -280,6 +281,29 @@ class DataPath:
         if frame.nbytes and not flow.active:
             flow.active = True
             self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight))
+
+    def _send_unshaped(self, flow: _Flow, frame: Frame) -> None:
+        if frame.opcode == _ACK:
+            if frame.patient:
+                # Acknowledgements are cumulative: a later one, or the next data frame's turn, makes up for this.
+                flow.patient_ack = frame
+                if not self._collecting:
+                    self._collecting = True
+                    self._loop.call_later(_COLLECT_S, self._send_collected)
+                return
+            flow.patient_ack = None
+        else:
+            self.meter.sent(frame.slid, frame.dlid, frame.nbytes)
+        if flow.link is not None:
+            flow.link.send(frame)
+
+    def _send_collected(self) -> None:
+        """Send the acknowledgements nobody is in a hurry for."""
+        self._collecting = False
+        for flow in list(self._flows.values()):
+            frame, flow.patient_ack = flow.patient_ack, None
+            if frame is not None and flow.link is not None:
+                flow.link.send(frame)
 
     def _queue(self, flow: _Flow) -> None:
         """A flow has something to send: pull it as far as there is room."""
@@ -301,23 +325,20 @@ class DataPath:
             flow = waiting.popleft()
             if not flow.ready or flow.link is not link:
                 continue
-            if self._feed_engine(flow.hca, LinkReady(flow.qpn, UNSHAPED_BURST_BYTES)):
-                if flow not in waiting:
-                    waiting.append(flow)
-            else:
-                self._settle(flow)
+            if self._offer_link(flow, UNSHAPED_BURST_BYTES) and flow not in waiting:
+                waiting.append(flow)
 
-    def _settle(self, flow: _Flow) -> None:
-        """The engine had nothing to send; it says WantsLink again when it has."""
+    def _offer_link(self, flow: _Flow, max_payload: int) -> bool:
+        """Have the engine send one burst; whether it has more. If not, it says WantsLink again when it has."""
+        self._feed_engine(flow.hca, LinkReady(flow.qpn, max_payload))
         qp = flow.hca.engine.qp(flow.qpn)
         flow.ready = qp is not None and qp.wants_link
+        return flow.ready
 
     def _pull_shaped(self, flow: _Flow) -> None:
         limit = _QUANTA_AHEAD * self._quantum
         while flow.ready and self._scheduler.backlog(flow.fid) < limit:
-            if not self._feed_engine(flow.hca, LinkReady(flow.qpn, self._quantum)):
-                self._settle(flow)
-                break
+            self._offer_link(flow, self._quantum)
 
     def _link_writable(self, link: PeerLink) -> None:
         if not self._closed and not self._shaped:
@@ -370,16 +391,11 @@ class DataPath:
         if self._closed:
             return
         earliest: int | None = self._scheduler.next_ns() if self._shaped else None
-        for hca in self.hcas.values():
-            deadline = hca.engine.next_deadline_ns()
-            if deadline is not None and (earliest is None or deadline < earliest):
-                earliest = deadline
+        for engine in self.engines:
+            timers = engine.timers
+            if timers and (earliest is None or timers[0][0] < earliest):
+                earliest = timers[0][0]
         self._timer.arm(None if earliest is None else self.clock.wall_ns(earliest))
-
-    @property
-    def engines(self) -> list[HcaEngine]:
-        """The engines of all HCAs."""
-        return [hca.engine for hca in self.hcas.values()]
 
 
 def _copy(pieces: tuple[memoryview, ...], views: tuple[memoryview, ...]) -> None:

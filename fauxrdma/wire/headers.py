@@ -47,7 +47,7 @@ MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 """Largest payload of one frame; a longer one is refused and the connection closed."""
 
 _FRAME = struct.Struct("!BBHIHHIQ")
-# magic, header bytes, reserved, payload bytes, source LID, destination LID, modelled ns on the way, modelled arrival ns
+# magic, header bytes, flags, payload bytes, source LID, destination LID, modelled ns on the way, modelled arrival ns
 _BTH = struct.Struct("!BBHII")
 _RETH = struct.Struct("!QII")
 _AETH = struct.Struct("!I")
@@ -97,6 +97,7 @@ class Frame:
     immediate data as the 32-bit number its four wire bytes form in network order. `nbytes` is the payload's length.
     `payload` holds views of registered memory (never copies), in order. `arrival_ns` is when the fabric model says
     the frame arrives (fabric time) and `duration_ns` how long it was on its way; both 0 when nothing is shaped.
+    `patient`: nobody waits for the acknowledgement it asks for, so the responder may collect it with later ones.
     """
 
     opcode: int
@@ -116,6 +117,7 @@ class Frame:
     payload: tuple[memoryview, ...] = ()
     arrival_ns: int = 0
     duration_ns: int = 0
+    patient: bool = False
 
 
 def psn_add(psn: int, count: int) -> int:
@@ -149,7 +151,14 @@ def encode_header(frame: Frame) -> bytes:
     size = _LAYOUT_BYTES[flags]
     pad = -frame.nbytes & 3
     head = _FRAME.pack(
-        FRAME_MAGIC, size, 0, frame.nbytes, frame.slid, frame.dlid, min(frame.duration_ns, 0xFFFFFFFF), frame.arrival_ns
+        FRAME_MAGIC,
+        size,
+        1 if frame.patient else 0,
+        frame.nbytes,
+        frame.slid,
+        frame.dlid,
+        min(frame.duration_ns, 0xFFFFFFFF),
+        frame.arrival_ns,
     ) + _BTH.pack(
         frame.opcode,
         (0x80 if frame.solicited else 0) | pad << 4,
@@ -188,7 +197,7 @@ def frame_lengths(buffer: bytearray | memoryview | bytes, offset: int = 0) -> tu
 
 def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Frame:
     """The frame whose complete header begins at `offset`. Raises RemoteProtocolError for what is malformed."""
-    _, size, _, nbytes, slid, dlid, duration_ns, arrival_ns = _FRAME.unpack_from(buffer, offset)
+    _, size, frame_flags, nbytes, slid, dlid, duration_ns, arrival_ns = _FRAME.unpack_from(buffer, offset)
     at = offset + FRAME_HEADER_BYTES
     opcode, bits, _, dest_qpn, last = _BTH.unpack_from(buffer, at)
     if opcode not in _KNOWN:
@@ -201,6 +210,7 @@ def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Fr
     frame = Frame(opcode, slid, dlid, dest_qpn & 0xFFFFFF, last & PSN_MASK, bool(last & 0x80000000), bool(bits & 0x80))
     frame.nbytes = nbytes
     frame.arrival_ns, frame.duration_ns = arrival_ns, duration_ns
+    frame.patient = bool(frame_flags & 1)
     at += BTH_BYTES
     if flags & 1:
         frame.va, frame.rkey, frame.dma_len = _RETH.unpack_from(buffer, at)
