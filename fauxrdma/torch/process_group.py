@@ -330,14 +330,16 @@ def _not_built(what: str, instead: str) -> NotImplementedError:
     return NotImplementedError(f'the "fauxrdma" backend has no {what} yet: use {instead}')
 
 
-def _only(name: str, items: Sequence[Any]) -> Any:
+def _only(name: str, items: Any) -> Any:
+    if isinstance(items, torch.Tensor):  # pg.allreduce(tensor), without a list, is torch's short form
+        return items
     if len(items) != 1:
         raise LocalProtocolError(f"{name} takes one tensor per process, got {len(items)}")
     return items[0]
 
 
 def _op_of(opts: Any) -> str:
-    return "sum" if opts is None else reduce_op_name(opts.reduceOp)
+    return "sum" if opts is None else reduce_op_name(getattr(opts, "reduceOp", opts))
 
 
 def _same_dtype(name: str, tensors: Sequence[torch.Tensor]) -> None:

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from fauxrdma.errors import CollectiveError
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
         """torch's stubs differ from version to version and from its C++; this is all that is used of the base."""
 
 else:
-    _Work = dist.Work
+    from torch._C._distributed_c10d import Work as _Work  # not every torch has it as torch.distributed.Work
 
 Tensors = list[torch.Tensor] | list[list[torch.Tensor]]
 

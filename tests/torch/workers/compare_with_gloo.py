@@ -125,6 +125,13 @@ def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]
             dist.all_reduce_coalesced(theirs)
         return all(same_bits(a, b) for a, b in zip(mine, theirs, strict=True))
 
+    def short_forms() -> bool:
+        tensor = torch.full((3,), float(rank))
+        fabric.allreduce(tensor, dist.ReduceOp.MAX).wait()
+        listed = torch.full((3,), float(rank))
+        fabric.allreduce([listed]).wait()
+        return bool((tensor == n - 1).all()) and bool((listed == n * (n - 1) / 2).all())
+
     def objects() -> bool:
         gathered: list[object] = [None] * n
         dist.all_gather_object(gathered, {"rank": rank}, group=fabric)
@@ -206,7 +213,7 @@ def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]
 
     checks = (
         broadcast, all_gather, all_gather_into_tensor, reduce_scatter, reduce_scatter_tensor, averages, not_contiguous,
-        coalesced, objects, async_in_order, callbacks_may_communicate, functional, not_built, subgroups,
+        coalesced, short_forms, objects, async_in_order, callbacks_may_communicate, functional, not_built, subgroups,
     )  # fmt: skip
     for check in checks:
         yield check.__name__, check
