@@ -108,10 +108,14 @@ class QueuePairRings:
     def take_send(self) -> tuple[int, SendFields] | None:
         """Daemon: the next send request and its index, or None."""
         words = self._words
-        index = words[L.QP_SQ_CONSUMER]
-        if index == words[L.QP_SQ_PRODUCER]:
+        index, producer = words[L.QP_SQ_CONSUMER], words[L.QP_SQ_PRODUCER]
+        if index == producer:
             return None
         layout = self.layout
+        if not 0 < producer - index <= layout.sq_entries:
+            # Only a broken application claims more than the ring holds; what it posted cannot be told any more.
+            words[L.QP_SQ_CONSUMER] = producer
+            return None
         at = layout.sq_offset + index % layout.sq_entries * layout.sq_stride
         data = self._data
         wr_id, opcode, flags, remote_addr, rkey, imm, num_sge, inline_bytes = L.SEND_WQE.unpack_from(data, at)
@@ -130,10 +134,14 @@ class QueuePairRings:
     def take_recv(self) -> tuple[int, RecvFields] | None:
         """Daemon: the next receive request and its index, or None."""
         words = self._words
-        index = words[L.QP_RQ_CONSUMER]
-        if index == words[L.QP_RQ_PRODUCER]:
+        index, producer = words[L.QP_RQ_CONSUMER], words[L.QP_RQ_PRODUCER]
+        if index == producer:
             return None
         layout = self.layout
+        if not 0 < producer - index <= layout.rq_entries:
+            # Only a broken application claims more than the ring holds; what it posted cannot be told any more.
+            words[L.QP_RQ_CONSUMER] = producer
+            return None
         at = layout.rq_offset + index % layout.rq_entries * layout.rq_stride
         wr_id, num_sge, _ = L.RECV_WQE.unpack_from(self._data, at)
         sges = self._sges(at + L.RECV_WQE_BYTES, min(num_sge, (layout.rq_stride - L.RECV_WQE_BYTES) // L.SGE_BYTES))

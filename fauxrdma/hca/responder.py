@@ -100,6 +100,7 @@ class Responder:
         "_lid",
         "_nak",
         "_nak_sent",
+        "_placed",
         "_receive",
         "_receive_pieces",
         "_verdict",
@@ -133,6 +134,7 @@ class Responder:
         self._receive_pieces: list[memoryview] = []
         self._write: memoryview | None = None
         self._nak_sent = False
+        self._placed: Frame | None = None
         self._verdict = Verdict.SILENT
         self._view: memoryview | None = None
         # Refused a request while READs before it are being answered: the NAK waits for them, and nothing else is heard.
@@ -148,6 +150,7 @@ class Responder:
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._view = None
+        self._placed = frame
         if self.qp.state not in _RECEIVING or self.closing:
             self._verdict = Verdict.SILENT
             return None
@@ -267,6 +270,10 @@ class Responder:
 
     def finish(self, frame: Frame, now: int, out: list[Action]) -> bool:
         """Act on the verdict. Returns True when the queue pair has to go to ERR (a NAK has been sent)."""
+        if frame is not self._placed:
+            # Another frame was placed meanwhile (over a connection that replaced a broken one): this one is lost.
+            return False
+        self._placed = None
         verdict = self._verdict
         if verdict == Verdict.ACCEPT:
             self._accept(frame, now, out)

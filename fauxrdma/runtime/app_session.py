@@ -119,11 +119,14 @@ class AppSession:
 
     def _reply(self, msg: Message, *fds: int) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        data = pack_frame(msg)
         try:
-            self._socket.sendmsg([pack_frame(msg)], ancillary)
+            sent = self._socket.sendmsg([data], ancillary)
         except OSError as error:
-            # An application that does not read its answers has stopped speaking the protocol.
             log.warning("cannot answer an application: %s", error)
+            sent = -1
+        if sent != len(data):
+            # An application that does not read its answers has stopped speaking the protocol.
             self.close()
 
     def _take_fd(self) -> int:

@@ -1,6 +1,7 @@
 """Links from this daemon to others: one TCP connection each way, frames written straight from registered memory.
 
-A link whose peer is gone swallows frames, as a dead cable does; the engines notice by their timers. Links within the
+A link whose peer is gone swallows frames, as a dead cable does; the engines notice by their timers. It tries again now
+and then, in case the peer was only unreachable. Links within the
 daemon (two HCAs of one node, or an HCA to itself) copy from region to region without a socket.
 """
 
@@ -26,6 +27,8 @@ _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _JOIN_BELOW_BYTES = 4096
 _LOCAL_FRAMES = 8
 _CONNECT_TIMEOUT_S = 5.0
+_RETRY_S = 1.0
+"""A dead link is tried again when there is something to send and this much wall time has passed."""
 
 
 class PeerLink(Protocol):
@@ -62,6 +65,8 @@ class TcpLink:
         self._waiting = False
         self.dead = False
         self.writable = False
+        self._closed = False
+        self._retry_at_s = 0.0
         self._task = loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -88,6 +93,7 @@ class TcpLink:
             sock.close()
             raise
         self._socket = sock
+        self._retry_at_s = 0.0
         self._fd = sock.fileno()
         # The peer sends nothing on this connection: readable means it is gone.
         self._loop.add_reader(self._fd, self._peer_gone)
@@ -96,7 +102,10 @@ class TcpLink:
     def send(self, frame: Frame) -> None:
         """Send as much as the socket takes, keep views of the rest."""
         if self.dead:
-            return
+            if self._closed or self._loop.time() < self._retry_at_s:
+                return
+            self.dead = False
+            self._task = self._loop.create_task(self._connect())
         head = encode_header(frame)
         payload = frame.payload
         if not payload:
@@ -172,8 +181,11 @@ class TcpLink:
     def _die(self, reason: str) -> None:
         if self.dead:
             return
-        log.warning("link to %s:%d is down: %s; frames are lost from now on", *self._address, reason)
+        # Said once: retries of a link that stays dead are not news.
+        level = logging.DEBUG if self._retry_at_s else logging.WARNING
+        log.log(level, "link to %s:%d is down: %s; frames to it are lost", *self._address, reason)
         self.dead = True
+        self._retry_at_s = self._loop.time() + _RETRY_S
         self._release()
         # Room for everything: what is sent vanishes, and the engines' timers find out.
         self.writable = True
@@ -191,7 +203,7 @@ class TcpLink:
 
     def close(self) -> None:
         """Close the connection without a word. Idempotent."""
-        self.dead = True
+        self.dead = self._closed = True
         self._task.cancel()
         with contextlib.suppress(OSError):
             self._release()

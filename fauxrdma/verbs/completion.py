@@ -46,9 +46,11 @@ class CompChannel:
         Raises VerbsError(EIO) when the daemon is gone, VerbsError(EINVAL) when the event is of another queue than the
         expected one.
         """
-        if not self._waiting and not self._fill(timeout_s):
-            return None
-        cq = self._cqs[self._waiting.popleft()]
+        cq = None
+        while cq is None:
+            if not self._waiting and not self._fill(timeout_s):
+                return None
+            cq = self._cqs.get(self._waiting.popleft())  # None: the queue was destroyed after its event
         cq._unacked += 1
         if expected_cq is not None and cq is not expected_cq:
             raise VerbsError(errno.EINVAL, f"the event is of CQ {cq.handle}, expected CQ {expected_cq.handle}")

@@ -125,3 +125,13 @@ def test_doorbells_are_merged_and_an_overflow_is_told() -> None:
         bells.ring(7)
     assert bells.drain() is None
     assert bells.drain() == []
+
+
+def test_an_index_that_claims_more_than_the_ring_holds_is_not_followed() -> None:
+    qp_layout = layout.QpLayout(4, 4, 1, 1, 0)
+    rings = QueuePairRings(memoryview(bytearray(qp_layout.total_bytes)), qp_layout)
+    rings.publish_sends(1 << 60)
+    rings.publish_recvs(5)
+    assert rings.take_send() is None
+    assert rings.take_recv() is None
+    assert rings.pending_sends() == rings.pending_recvs() == 0
