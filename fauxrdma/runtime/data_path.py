@@ -374,7 +374,7 @@ class DataPath:
             frame.duration_ns = departure.release_ns - departure.started_ns
             flow = flows.get(departure.flow)
             if frame.opcode != _ACK:
-                self.meter.sent(frame.slid, frame.dlid, frame.nbytes)
+                self.meter.sent(frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns)
             if flow is not None and flow.link is not None:
                 flow.link.send(frame)
         limit = _QUANTA_AHEAD * self._quantum

@@ -12,7 +12,7 @@ _SAMPLES = 4096
 
 
 class TrafficMeter:
-    """Payload bytes and frames by (source LID, destination LID); a bounded, fair sample of fidelity debts."""
+    """Bytes, frames and time under way by (source LID, destination LID); a bounded, fair sample of fidelity debts."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int], list[int]] = {}
@@ -22,13 +22,16 @@ class TrafficMeter:
         self._rng = random.Random(0)
         self._retransmits_reported = 0
 
-    def sent(self, slid: int, dlid: int, nbytes: int) -> None:
-        """A frame left."""
+    def sent(self, slid: int, dlid: int, nbytes: int, started_ns: int = 0, departed_ns: int = 0) -> None:
+        """A frame left. When shaped: it was submitted at `started_ns` and its last bit left at `departed_ns`."""
         pair = self._pairs.get((slid, dlid))
         if pair is None:
-            pair = self._pairs[(slid, dlid)] = [0, 0]
+            pair = self._pairs[(slid, dlid)] = [0, 0, 0, 0]
         pair[0] += nbytes
         pair[1] += 1
+        # Frames depart in order, so time up to the last departure is counted already.
+        pair[2] += max(0, departed_ns - max(started_ns, pair[3]))
+        pair[3] = max(departed_ns, pair[3])
 
     def debt(self, late_ns: int, modelled_ns: int) -> None:
         """A frame arrived `late_ns` after the model's instant; the model gave it `modelled_ns` in all (fabric time)."""
@@ -42,7 +45,7 @@ class TrafficMeter:
     def report(self, retransmits: int) -> Counters:
         """Everything since the last report. `retransmits` is the engines' total so far."""
         counters = Counters(
-            [PairCounter(slid, dlid, nbytes, frames, 0) for (slid, dlid), (nbytes, frames) in self._pairs.items()],
+            [PairCounter(slid, dlid, *counts[:3]) for (slid, dlid), counts in self._pairs.items()],
             self._debts,
             retransmits - self._retransmits_reported,
         )

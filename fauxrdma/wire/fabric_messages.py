@@ -181,7 +181,8 @@ class RateGrant(Message):
 
 @message
 class PairCounter(Message):
-    """Payload bytes and frames sent from slid to dlid since the last report (deltas)."""
+    """Payload bytes and frames sent from slid to dlid since the last report (deltas). `busy_ns`: fabric time during
+    which any of them was being sent; 0 when nothing is shaped."""
 
     slid: int
     dlid: int
