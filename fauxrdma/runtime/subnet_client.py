@@ -67,13 +67,15 @@ class SubnetClient(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._welcome is not None and not self._welcome.done():
-            self._welcome.set_exception(FabricUnhealthy("the subnet manager closed the connection during the hello"))
+        welcome = self._welcome
+        if welcome is not None and not welcome.done():
+            welcome.set_exception(FabricUnhealthy("the subnet manager closed the connection during the hello"))
         for waiter in self._waiting.values():
             if not waiter.done():
                 waiter.set_exception(FabricUnhealthy("the subnet manager is gone: no new paths"))
         self._waiting.clear()
-        if not self._closing:
+        joined = welcome is not None and welcome.done() and not welcome.cancelled() and welcome.exception() is None
+        if joined and not self._closing:
             self._on_lost(str(exc) if exc else "connection closed")
 
     def _dispatch(self, msg: Message) -> None:
