@@ -223,12 +223,25 @@ class Supervisor:
             for child in targets:
                 if child.running:
                     self._signal(child, signal.SIGKILL)
-            self._pump_until_ended(targets, 10.0)
+            self._see_through(targets, 10.0)
 
     def _pump_until_ended(self, targets: Sequence[Child], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while any(child.running for child in targets) and (left := deadline - time.monotonic()) > 0:
             self.pump(left)
+
+    def _see_through(self, targets: Sequence[Child], timeout_s: float) -> None:
+        """Wait for killed processes, which takes no time worth interrupting: a Ctrl-C (or an error of somebody who
+        listens to the last lines) is passed on when they are gone."""
+        deadline = time.monotonic() + timeout_s
+        interruption: BaseException | None = None
+        while any(child.running for child in targets) and (left := deadline - time.monotonic()) > 0:
+            try:
+                self._pump_until_ended(targets, left)
+            except BaseException as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
 
     def close(self) -> None:
         """Stop what still runs and release the descriptors. Idempotent."""

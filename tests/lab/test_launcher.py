@@ -128,7 +128,7 @@ class TestFailures:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            run_job(lab, [str(script)], on_line=interrupt)
+            run_job(lab, [str(script)], on_line=interrupt)  # and again at each rank's line while it is being ended
         assert ranks_running(lab) == []
 
 
