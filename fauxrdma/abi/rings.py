@@ -243,6 +243,9 @@ class DoorbellRing:
         consumer, producer = words[L.DOORBELL_CONSUMER], words[L.DOORBELL_PRODUCER]
         count = min(producer - consumer, L.DOORBELL_ENTRIES)
         entries = self._entries
+        if count == 1 and not words[L.DOORBELL_OVERFLOW]:
+            words[L.DOORBELL_CONSUMER] = producer
+            return [entries[consumer % L.DOORBELL_ENTRIES]]
         qpns = list(dict.fromkeys(entries[(consumer + i) % L.DOORBELL_ENTRIES] for i in range(count)))
         words[L.DOORBELL_CONSUMER] = producer
         if words[L.DOORBELL_OVERFLOW]:

@@ -34,6 +34,9 @@ from fauxrdma.wire.headers import Frame, is_acknowledgement
 
 __all__ = ["HcaEngine"]
 
+_ACKNOWLEDGE = int(BthOpcode.RC_ACKNOWLEDGE)
+_SENDING = (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD)
+_ERR = QpState.IBV_QPS_ERR
 _FIRST_QPN = 0x11
 _QPN_LIMIT = 1 << 24
 
@@ -144,7 +147,7 @@ class HcaEngine:
         elif kind is Doorbell:
             qp = self._qps.get(event.qpn)  # type: ignore[union-attr]
             if qp is not None:
-                if qp.state == QpState.IBV_QPS_ERR:
+                if qp.state == _ERR:
                     self._flush(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
                 else:
                     self._want_link(qp, out)
@@ -162,7 +165,7 @@ class HcaEngine:
         if qp is None or frame.slid != qp.dlid:
             return None
         if is_acknowledgement(frame.opcode):
-            if frame.opcode == BthOpcode.RC_ACKNOWLEDGE:
+            if frame.opcode == _ACKNOWLEDGE:
                 if frame.nbytes == 0:
                     return ()
                 # A NAK's reason: receive it into the frame itself.
@@ -184,11 +187,11 @@ class HcaEngine:
             elif responder.jobs:
                 self._want_link(qp, out)
             return
-        if qp.state not in (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD):
+        if qp.state not in _SENDING:
             return
         requester = self._requesters[qp.qpn]
         status: WcStatus | None = None
-        if frame.opcode == BthOpcode.RC_ACKNOWLEDGE:
+        if frame.opcode == _ACKNOWLEDGE:
             note = bytes(frame.payload[0]).decode(errors="replace") if frame.payload else ""
             status = requester.on_ack(frame, note, now, out)
         else:

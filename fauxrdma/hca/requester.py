@@ -43,6 +43,7 @@ _NAK_STATUS = {
     NakCode.REMOTE_ACCESS_ERROR: WcStatus.IBV_WC_REM_ACCESS_ERR,
     NakCode.REMOTE_OPERATIONAL_ERROR: WcStatus.IBV_WC_REM_OP_ERR,
 }
+_RTS = QpState.IBV_QPS_RTS
 _READ = int(WrOpcode.IBV_WR_RDMA_READ)
 _READ_REQUEST = int(BthOpcode.RC_RDMA_READ_REQUEST)
 _SIGNALED = int(SendFlags.IBV_SEND_SIGNALED)
@@ -121,7 +122,7 @@ class Requester:
 
     def has_work(self) -> bool:
         """Whether `next_frame` might yield something now."""
-        if self.qp.state != QpState.IBV_QPS_RTS or self.rnr_until_ns is not None or self.nak is not None:
+        if self.qp.state != _RTS or self.rnr_until_ns is not None or self.nak is not None:
             return False
         return self.cut_i < len(self.wqes) or len(self.qp.sq) > 0
 

@@ -68,6 +68,10 @@ _IMMEDIATE = frozenset(
         _B.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
     )
 )
+# Plain ints: this is the data path, and operations on enum members take longer than what they are for.
+_REMOTE_WRITE = int(AccessFlags.IBV_ACCESS_REMOTE_WRITE)
+_REMOTE_READ = int(AccessFlags.IBV_ACCESS_REMOTE_READ)
+_READ_REQUEST = int(_B.RC_RDMA_READ_REQUEST)
 _RECEIVING = (QpState.IBV_QPS_RTR, QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD)
 
 
@@ -160,7 +164,7 @@ class Responder:
             return None
         self._verdict = Verdict.ACCEPT
         opcode = frame.opcode
-        if opcode == _B.RC_RDMA_READ_REQUEST:
+        if opcode == _READ_REQUEST:
             return self._place_read(frame)
         kind = 0 if opcode in _SENDS else 1
         if opcode in _MIDDLE_OR_LAST:
@@ -218,7 +222,7 @@ class Responder:
 
     def _place_write(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
         if offset == 0:
-            view = self._resolve(frame, AccessFlags.IBV_ACCESS_REMOTE_WRITE)
+            view = self._resolve(frame, _REMOTE_WRITE)
             if view is None and self._verdict == Verdict.REFUSE:
                 return None
             self._view = view
@@ -243,10 +247,10 @@ class Responder:
                 f"more READs outstanding than max_dest_rd_atomic {self.qp.attr.max_dest_rd_atomic}",
             )
             return None
-        self._view = self._resolve(frame, AccessFlags.IBV_ACCESS_REMOTE_READ)
+        self._view = self._resolve(frame, _REMOTE_READ)
         return () if self._verdict == Verdict.ACCEPT else None
 
-    def _resolve(self, frame: Frame, need: AccessFlags) -> memoryview | None:
+    def _resolve(self, frame: Frame, need: int) -> memoryview | None:
         """The remote memory of a RETH. None for zero length (which needs no key) or when refused."""
         if frame.dma_len > MAX_MESSAGE_BYTES:
             self._refuse(NakCode.INVALID_REQUEST, f"a message of {frame.dma_len} B is longer than 2^31")
@@ -254,7 +258,8 @@ class Responder:
         if not self.qp.attr.qp_access_flags & need:
             self._refuse(
                 NakCode.REMOTE_ACCESS_ERROR,
-                f"QP 0x{self.qp.qpn:x} was not given {need.name} (qp_access_flags 0x{self.qp.attr.qp_access_flags:x}); "
+                f"QP 0x{self.qp.qpn:x} was not given {AccessFlags(need).name} "
+                f"(qp_access_flags 0x{self.qp.attr.qp_access_flags:x}); "
                 f"the request was rkey 0x{frame.rkey:x}, range 0x{frame.va:x} + {frame.dma_len} B",
             )
             return None
@@ -312,7 +317,7 @@ class Responder:
     def _accept(self, frame: Frame, now: int, out: list[Action]) -> None:
         self._nak_sent = False
         opcode = frame.opcode
-        if opcode == _B.RC_RDMA_READ_REQUEST:
+        if opcode == _READ_REQUEST:
             self.jobs.append(_ReadJob(self._view, frame.dma_len, frame.psn))
             self.expected_psn = psn_add(self.expected_psn, packets_in(frame.dma_len, self.qp.mtu))
             self.msn = (self.msn + 1) & 0xFFFFFF
@@ -351,12 +356,12 @@ class Responder:
 
     def _duplicate(self, frame: Frame, out: list[Action]) -> None:
         self.duplicates += 1
-        if frame.opcode == _B.RC_RDMA_READ_REQUEST:
+        if frame.opcode == _READ_REQUEST:
             # Executed again (9.7.4.4.1), unless its answer is still on its way out.
             if any(job.psn == frame.psn for job in self.jobs):
                 return
             self._verdict = Verdict.ACCEPT
-            view = self._resolve(frame, AccessFlags.IBV_ACCESS_REMOTE_READ)
+            view = self._resolve(frame, _REMOTE_READ)
             if self._verdict == Verdict.ACCEPT:
                 self.jobs.append(_ReadJob(view, frame.dma_len, frame.psn))
             return

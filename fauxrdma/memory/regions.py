@@ -21,6 +21,10 @@ _KNOWN_FLAGS = 0
 for _flag in AccessFlags:
     _KNOWN_FLAGS |= int(_flag)
 
+# Plain ints for the data path: operations on IntFlag members take microseconds.
+_LOCAL_WRITE = int(AccessFlags.IBV_ACCESS_LOCAL_WRITE)
+_ZERO_BASED = int(AccessFlags.IBV_ACCESS_ZERO_BASED)
+
 _QUARANTINE = 4096
 """How many freed keys are kept from reuse: a stale key must fail, not hit somebody else's region."""
 
@@ -87,7 +91,7 @@ class KeyTable:
             )
         if length <= 0 or len(view) != length:
             raise VerbsError(errno.EINVAL, f"Failed to register a MR: length {length} is not that of the memory")
-        region = MemoryRegion(handle, pd, base, length, access, view, self._new_key(), 0)
+        region = MemoryRegion(handle, pd, base, length, int(access), view, self._new_key(), 0)
         self._by_lkey[region.lkey] = region
         region.rkey = self._new_key()
         self._by_rkey[region.rkey] = region
@@ -107,7 +111,7 @@ class KeyTable:
         region = self._by_lkey.get(lkey)
         if region is None:
             return Fault(f"lkey 0x{lkey:x} is not registered on this device")
-        need = AccessFlags.IBV_ACCESS_LOCAL_WRITE if writing else 0
+        need = _LOCAL_WRITE if writing else 0
         return self._check(region, pd, addr, length, need, f"lkey 0x{lkey:x}")
 
     def remote(self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int) -> memoryview | Fault:
@@ -122,7 +126,7 @@ class KeyTable:
     ) -> memoryview | Fault:
         if region.pd is not pd:
             return Fault(f"{key} belongs to another protection domain than the queue pair ({region})")
-        offset = addr if region.access & AccessFlags.IBV_ACCESS_ZERO_BASED else addr - region.base
+        offset = addr if region.access & _ZERO_BASED else addr - region.base
         if offset < 0 or offset + length > region.length:
             return Fault(f"{key}: the range [0x{addr:x}, 0x{addr + length:x}) of {length} B leaves {region}")
         if need & ~region.access:

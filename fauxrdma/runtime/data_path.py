@@ -99,6 +99,7 @@ class DataPath:
         self._ready: dict[PeerLink | None, deque[_Flow]] = {}
         self._scheduler = LinkScheduler()
         self._timer = PreciseTimer(loop, self._tick)
+        self._armed_ns: int | None = None  # fabric time the timer is set to
         self._collecting = False
         self._closed = False
 
@@ -149,7 +150,7 @@ class DataPath:
     def doorbell(self, hca: EmulatedHca, qpn: int) -> None:
         """An application posted work."""
         self._feed_engine(hca, Doorbell(qpn))
-        self._arm()
+        self._arm(hca)
 
     def perform(self, hca: EmulatedHca, actions: list[Action]) -> None:
         """Carry out actions that a control verb caused."""
@@ -181,7 +182,7 @@ class DataPath:
         if frame.arrival_ns and frame.duration_ns:
             self.meter.debt(self.clock.now_ns() - frame.arrival_ns, frame.duration_ns)
         self._feed_engine(hca, FrameReceived(frame))
-        self._arm()
+        self._arm(hca)
 
     def _deliver_locally(self, frame: Frame) -> None:
         views = self.place(frame)
@@ -356,6 +357,7 @@ class DataPath:
 
     def _tick(self) -> None:
         """A deadline has come: release frames, refill flows, let engines act on their timers."""
+        self._armed_ns = None
         now = self.clock.now_ns()
         if self._shaped:
             self._release(now)
@@ -387,14 +389,20 @@ class DataPath:
                 idle.active = False
                 self._notify(FlowStop(fid))
 
-    def _arm(self) -> None:
+    def _arm(self, hca: EmulatedHca | None = None) -> None:
+        """Set the timer to the earliest deadline. With `hca` only that HCA's engine can have a new, earlier one."""
         if self._closed:
             return
+        if hca is not None and not self._shaped:
+            timers = hca.engine.timers
+            if not timers or (self._armed_ns is not None and timers[0][0] >= self._armed_ns):
+                return
         earliest: int | None = self._scheduler.next_ns() if self._shaped else None
         for engine in self.engines:
             timers = engine.timers
             if timers and (earliest is None or timers[0][0] < earliest):
                 earliest = timers[0][0]
+        self._armed_ns = earliest
         self._timer.arm(None if earliest is None else self.clock.wall_ns(earliest))
 
 
