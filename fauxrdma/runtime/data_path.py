@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 UNSHAPED_BURST_BYTES = 1024 * 1024
 _ACK = int(BthOpcode.RC_ACKNOWLEDGE)
+_FRAMES_PER_TURN = 8
 _COLLECT_S = 0.001
 """How long (wall time, unshaped) acknowledgements that nobody waits for are collected."""
 _QUANTA_AHEAD = 4
@@ -320,14 +321,28 @@ class DataPath:
             self._pump(flow.link)
 
     def _pump(self, link: PeerLink | None) -> None:
-        """Round robin over the flows that want this link, a burst each, while it takes more."""
+        """Round robin over the flows that want this link, a burst each, while it takes more.
+
+        A receiver as fast as we are would keep this going for ever; after a while the rest of the loop gets its turn,
+        or acknowledgements would lie unread until their timers ran out.
+        """
         waiting = self._ready.get(link)
+        budget = _FRAMES_PER_TURN
         while waiting and (link is None or link.writable):
+            if budget == 0:
+                self._loop.call_soon(self._pump_on, link)
+                return
+            budget -= 1
             flow = waiting.popleft()
             if not flow.ready or flow.link is not link:
                 continue
             if self._offer_link(flow, UNSHAPED_BURST_BYTES) and flow not in waiting:
                 waiting.append(flow)
+
+    def _pump_on(self, link: PeerLink | None) -> None:
+        if not self._closed:
+            self._pump(link)
+            self._arm()
 
     def _offer_link(self, flow: _Flow, max_payload: int) -> bool:
         """Have the engine send one burst; whether it has more. If not, it says WantsLink again when it has."""
@@ -342,9 +357,8 @@ class DataPath:
             self._offer_link(flow, self._quantum)
 
     def _link_writable(self, link: PeerLink) -> None:
-        if not self._closed and not self._shaped:
-            self._pump(link)
-            self._arm()
+        if not self._shaped:
+            self._pump_on(link)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
@@ -361,6 +375,16 @@ class DataPath:
         now = self.clock.now_ns()
         if self._shaped:
             self._release(now)
+        if any(engine.timers and engine.timers[0][0] <= now for engine in self.engines):
+            # After what else this turn of the loop brings: an acknowledgement that is here already beats its timer.
+            self._loop.call_soon(self._expire)
+        else:
+            self._arm()
+
+    def _expire(self) -> None:
+        if self._closed:
+            return
+        now = self.clock.now_ns()
         for hca in self.hcas.values():
             deadline = hca.engine.next_deadline_ns()
             if deadline is not None and deadline <= now:
