@@ -72,16 +72,15 @@ def bandwidth_round(a: End, b: End, seconds: float) -> float:
 
 def iperf3_round(port: int, seconds: float) -> float:
     """GB/s of one iperf3 stream over loopback."""
-    server = subprocess.Popen(["iperf3", "-s", "-1", "-p", str(port)], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(["iperf3", "-s", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", str(seconds), "-J"]
     try:
-        for _ in range(200):
-            client = subprocess.run(
-                ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", str(seconds), "-J"], capture_output=True, text=True
-            )
-            if client.returncode == 0:
-                break
-            time.sleep(0.02)
-        return float(json.loads(client.stdout)["end"]["sum_received"]["bits_per_second"]) / 8e9
+        for _ in range(100):  # until the server listens
+            result = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+            if "sum_received" in result.get("end", {}):
+                return float(result["end"]["sum_received"]["bits_per_second"]) / 8e9
+            time.sleep(0.05)
+        sys.exit(f"iperf3 does not work here: {result.get('error')}")
     finally:
         server.terminate()
         server.wait()

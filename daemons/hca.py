@@ -14,6 +14,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.die_with_parent:
             die_with_parent()
         prefer_low_latency()
+        # Each region and queue of an application holds a descriptor here.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         logging.basicConfig(
             level=logging.INFO if options.verbose else logging.WARNING,
             format=f"fauxrdma-hca[{options.node}]: %(message)s",

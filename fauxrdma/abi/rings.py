@@ -16,6 +16,7 @@ SendFields = tuple[int, int, int, int, int, int, tuple[tuple[int, int, int], ...
 RecvFields = tuple[int, tuple[tuple[int, int, int], ...]]
 """wr_id, SGEs."""
 
+_INDEX_MASK = (1 << 64) - 1
 _HEADER = struct.Struct("<II")
 
 
@@ -156,11 +157,16 @@ class QueuePairRings:
 
     def pending_sends(self) -> int:
         """Posted and not taken."""
-        return self._words[L.QP_SQ_PRODUCER] - self._words[L.QP_SQ_CONSUMER]
+        return _pending(self._words[L.QP_SQ_PRODUCER] - self._words[L.QP_SQ_CONSUMER], self.layout.sq_entries)
 
     def pending_recvs(self) -> int:
         """Posted and not taken."""
-        return self._words[L.QP_RQ_PRODUCER] - self._words[L.QP_RQ_CONSUMER]
+        return _pending(self._words[L.QP_RQ_PRODUCER] - self._words[L.QP_RQ_CONSUMER], self.layout.rq_entries)
+
+
+def _pending(count: int, entries: int) -> int:
+    """`count` if the ring can hold it; a wild one counts as 1, so that `take` is called and puts the index right."""
+    return count if 0 <= count <= entries else 1
 
 
 class CompletionRing:
@@ -184,7 +190,7 @@ class CompletionRing:
         if producer - words[L.CQ_CONSUMER] >= self.entries:
             return False
         L.CQE.pack_into(self._data, L.CQ_HEADER_BYTES + producer % self.entries * L.CQE_BYTES, *fields)
-        words[L.CQ_PRODUCER] = producer + 1
+        words[L.CQ_PRODUCER] = (producer + 1) & _INDEX_MASK
         return True
 
     def take(self, limit: int) -> list[tuple[int, ...]]:

@@ -217,7 +217,17 @@ class HcaEngine:
             return
         requester = self._requesters[qpn]
         responder = self._responders[qpn]
-        frame = responder.next_response(max_payload) or requester.next_frame(max_payload, now)
+        # READ responses and own requests take turns, so that neither starves.
+        if qp.responded_last:
+            frame = requester.next_frame(max_payload, now)
+            qp.responded_last = frame is None and bool(responder.jobs)
+            if frame is None:
+                frame = responder.next_response(max_payload)
+        else:
+            frame = responder.next_response(max_payload)
+            qp.responded_last = frame is not None
+            if frame is None:
+                frame = requester.next_frame(max_payload, now)
         if frame is not None:
             out.append(SendFrame(qpn, frame))
             self._schedule(qpn, requester)
@@ -251,25 +261,25 @@ class HcaEngine:
 
     def cq_overflowed(self, cqn: int, now: int) -> list[Action]:
         """A completion did not fit in its queue: report CQ_ERR and stop every queue pair attached to it."""
-        out: list[Action] = [
-            AsyncEvent(
-                AsyncEventType.IBV_EVENT_CQ_ERR, cqn, f"completion queue {cqn} overflowed: poll it, or make it longer"
-            )
-        ]
-        for qp in self._qps.values():
-            if cqn in (qp.send_cqn, qp.recv_cqn) and qp.state != QpState.IBV_QPS_ERR:
-                self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+        up = [qp for qp in self._qps.values() if cqn in (qp.send_cqn, qp.recv_cqn) and qp.state != _ERR]
+        if not up:
+            return []  # the flushes of queue pairs that are down already need no second event
+        text = f"completion queue {cqn} overflowed: poll it, or make it longer"
+        out: list[Action] = [AsyncEvent(AsyncEventType.IBV_EVENT_CQ_ERR, cqn, text)]
+        for qp in up:
+            qp.state = _ERR
+        for qp in up:
+            self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
         return out
 
     # ---- the timer -----------------------------------------------------------------------------------------------
 
     def _schedule(self, qpn: int, requester: Requester) -> None:
         deadline = requester.next_deadline_ns()
-        if deadline is not None and not requester.timer_queued:
-            requester.timer_queued = True
-            heapq.heappush(self.timers, (deadline, qpn))
-        elif deadline is not None and requester.rnr_until_ns is not None:
-            # An RNR delay may be shorter than the timer that is queued.
+        # An entry that is early is moved when it comes up; only a deadline before it needs a new one.
+        queued = requester.queued
+        if deadline is not None and (not queued or deadline < queued[0]):
+            queued.insert(0, deadline)
             heapq.heappush(self.timers, (deadline, qpn))
 
     def next_deadline_ns(self) -> int | None:
@@ -278,11 +288,11 @@ class HcaEngine:
 
     def _timer_expired(self, now: int, out: list[Action]) -> None:
         while self.timers and self.timers[0][0] <= now:
-            _, qpn = heapq.heappop(self.timers)
+            due, qpn = heapq.heappop(self.timers)
             requester = self._requesters.get(qpn)
-            if requester is None:
-                continue
-            requester.timer_queued = False
+            if requester is None or not requester.queued or requester.queued[0] != due:
+                continue  # the queue pair is gone
+            del requester.queued[0]
             qp = self._qps[qpn]
             status = requester.on_timer(now)
             self._after_requester(qp, requester, status, now, out)

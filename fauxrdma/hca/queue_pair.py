@@ -55,6 +55,7 @@ class QueuePair:
     dlid: int = 0
     dest_qpn: int = 0
     wants_link: bool = False
+    responded_last: bool = False  # the last burst was a READ response: it is the requester's turn
     last_error: str = ""
 
     def apply(self, attr: QPAttr, mask: M) -> None:

@@ -44,6 +44,7 @@ _NAK_STATUS = {
     NakCode.REMOTE_OPERATIONAL_ERROR: WcStatus.IBV_WC_REM_OP_ERR,
 }
 _RTS = QpState.IBV_QPS_RTS
+_SQD = QpState.IBV_QPS_SQD
 _READ = int(WrOpcode.IBV_WR_RDMA_READ)
 _READ_REQUEST = int(BthOpcode.RC_RDMA_READ_REQUEST)
 _SIGNALED = int(SendFlags.IBV_SEND_SIGNALED)
@@ -64,6 +65,7 @@ class Requester:
     """Sender state machine. Methods append actions to the list they are given; `fail` is reported to the engine."""
 
     __slots__ = (
+        "_awaited",
         "_frames_since_ack",
         "_keys",
         "_lid",
@@ -75,11 +77,11 @@ class Requester:
         "next_psn",
         "outstanding_reads",
         "qp",
+        "queued",
         "retransmits",
         "retries_left",
         "rnr_left",
         "rnr_until_ns",
-        "timer_queued",
         "wqes",
     )
 
@@ -88,7 +90,7 @@ class Requester:
         self._keys = keys
         self._lid = lid
         self.retransmits = 0
-        self.timer_queued = False  # whether the engine's timer heap holds an entry for this queue pair
+        self.queued: list[int] = []  # this queue pair's entries of the engine's timer heap, earliest first
         self.reset()
 
     def reset(self) -> None:
@@ -104,6 +106,7 @@ class Requester:
         self.deadline_ns: int | None = None
         self.nak: tuple[int, WcStatus, str] | None = None
         self._frames_since_ack = 0
+        self._awaited = False  # somebody waits for a completion of what was sent since the last request for an ACK
         self.bytes_since_ack = 0
 
     def start(self) -> None:
@@ -122,9 +125,13 @@ class Requester:
 
     def has_work(self) -> bool:
         """Whether `next_frame` might yield something now."""
-        if self.qp.state != _RTS or self.rnr_until_ns is not None or self.nak is not None:
+        if self.rnr_until_ns is not None or self.nak is not None:
             return False
-        return self.cut_i < len(self.wqes) or len(self.qp.sq) > 0
+        state = self.qp.state
+        if state == _RTS:
+            return self.cut_i < len(self.wqes) or len(self.qp.sq) > 0
+        # SQD: what was begun is finished (and sent again if need be), nothing new is begun.
+        return state == _SQD and self.cut_i < len(self.wqes)
 
     def next_frame(self, max_payload: int, now: int) -> Frame | None:
         """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now."""
@@ -144,7 +151,12 @@ class Requester:
         if not wqe.checked:
             self._check(wqe)
         if wqe.failure is not None:
-            return None
+            if not self._frames_since_ack or self.wqes[self.cut_i - 1].opcode == _READ:
+                return None
+            # What came before was sent without asking for an acknowledgement, since more was to follow. Ask now, by
+            # repeating its last packet: the failure is reported when everything before it has completed.
+            wqe = self.wqes[self.cut_i - 1]
+            self._go_back(wqe.last_psn)
         is_read = wqe.opcode == _READ
         if self.outstanding_reads and (
             (is_read and self.outstanding_reads >= qp.attr.max_rd_atomic) or (wqe.flags & _FENCE and not wqe.cut)
@@ -169,6 +181,10 @@ class Requester:
         if is_read and qp.attr.max_rd_atomic == 0:
             wqe.failure = WcStatus.IBV_WC_LOC_QP_OP_ERR
             qp.last_error = "RDMA_READ on a queue pair whose max_rd_atomic is 0"
+            return
+        if is_read and wqe.inline is not None:
+            wqe.failure = WcStatus.IBV_WC_LOC_QP_OP_ERR
+            qp.last_error = "RDMA_READ cannot be inline: it needs registered memory to read into"
             return
         if wqe.inline is not None:
             wqe.pieces = [memoryview(wqe.inline)]
@@ -215,19 +231,27 @@ class Requester:
         if ends:
             wqe.cut = True
             self.cut_i += 1
+            self._awaited = self._awaited or qp.sq_sig_all or bool(wqe.flags & _SIGNALED)
             frame.imm = wqe.imm
             frame.solicited = bool(wqe.flags & _SOLICITED)
         if (
-            (ends and self.cut_i == len(self.wqes) and not len(qp.sq))
+            (ends and self._is_last())
             or self._frames_since_ack >= _ACK_EVERY_FRAMES
             or self.bytes_since_ack >= _ACK_EVERY_BYTES
         ):
             frame.ack_req = True
             # Nobody is told when an unsignaled request completes; only the timer wants to know, and it has time.
-            frame.patient = ends and not wqe.flags & _SIGNALED and not qp.sq_sig_all and self._timer_is_long
+            frame.patient = ends and not self._awaited and self._timer_is_long
+            self._awaited = False
             self._frames_since_ack = 0
             self.bytes_since_ack = 0
         return frame
+
+    def _is_last(self) -> bool:
+        """Whether nothing that could carry the request for an acknowledgement follows what was just cut."""
+        if self.cut_i < len(self.wqes):
+            return self.wqes[self.cut_i].failure is not None
+        return not len(self.qp.sq) or self.qp.state == _SQD
 
     def _cut_read(self, wqe: SendWqe) -> Frame:
         qp = self.qp

@@ -357,9 +357,12 @@ class Responder:
     def _duplicate(self, frame: Frame, out: list[Action]) -> None:
         self.duplicates += 1
         if frame.opcode == _READ_REQUEST:
-            # Executed again (9.7.4.4.1), unless its answer is still on its way out.
-            if any(job.psn == frame.psn for job in self.jobs):
-                return
+            # Executed again (9.7.4.4.1). The requester went back to this PSN: answers to what lies behind it will be
+            # asked for again, too.
+            mtu = self.qp.mtu
+            self.jobs = deque(
+                job for job in self.jobs if psn_diff(psn_add(job.psn, packets_in(job.length, mtu)), frame.psn) <= 0
+            )
             self._verdict = Verdict.ACCEPT
             view = self._resolve(frame, _REMOTE_READ)
             if self._verdict == Verdict.ACCEPT:

@@ -98,6 +98,9 @@ class AppSession:
                 self._serve(msg)
                 if self.closed:
                     return
+                # Descriptors belong to the message they came with; what it did not want is not kept.
+                while self._fds:
+                    os.close(self._fds.pop())
         except RemoteProtocolError as error:
             log.warning("an application broke the control protocol: %s", error)
             self._reply(V.VerbFailed(errno.EPROTO, str(error)))
@@ -292,9 +295,13 @@ class AppSession:
         memory = SharedMemory.create(layout.total_bytes, "fauxrdma-qp")
         rings = QueuePairRings(memory.view, layout)
         rings.format()
-        qp = self.hca.engine.create_qp(
-            qp_type, pd, msg.send_cq, msg.recv_cq, cap, msg.sq_sig_all, SendRing(rings), RecvRing(rings)
-        )
+        try:
+            qp = self.hca.engine.create_qp(
+                qp_type, pd, msg.send_cq, msg.recv_cq, cap, msg.sq_sig_all, SendRing(rings), RecvRing(rings)
+            )
+        except VerbsError:
+            memory.close_fd()
+            raise
         self.hca.rings[qp.qpn] = rings
         self.hca.owners["qp", qp.qpn] = self._async_event
         for cqn in (msg.send_cq, msg.recv_cq):

@@ -30,6 +30,7 @@ class ControlChannel:
         self.path = path
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._broken = False
         self._buffer = MessageBuffer()
         self._fds: list[int] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,6 +54,8 @@ class ControlChannel:
         if os.getpid() != self._pid:
             raise VerbsError(errno.EPERM, "this context was opened before fork(): the child must open its own")
         with self._lock:
+            if self._broken:
+                raise self._gone("it did not answer in time before, and what it says now would be taken for the answer")
             try:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
                 data = pack_frame(msg)
@@ -61,6 +64,7 @@ class ControlChannel:
                     self._socket.sendall(data[sent:])
                 reply = self._receive()
             except TimeoutError:
+                self._broken = True
                 raise VerbsError(errno.ETIMEDOUT, f"the HCA daemon did not answer {type(msg).__name__}") from None
             except OSError as error:
                 raise self._gone(str(error)) from None

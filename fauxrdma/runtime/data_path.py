@@ -41,7 +41,7 @@ __all__ = ["UNSHAPED_BURST_BYTES", "DataPath"]
 
 log = logging.getLogger(__name__)
 
-UNSHAPED_BURST_BYTES = 1024 * 1024
+UNSHAPED_BURST_BYTES = 512 * 1024
 _ACK = int(BthOpcode.RC_ACKNOWLEDGE)
 _FRAMES_PER_TURN = 8
 _COLLECT_S = 0.001
@@ -173,7 +173,14 @@ class DataPath:
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """Destination of an incoming frame's payload."""
         hca = self.hcas.get(frame.dlid)
-        return None if hca is None else hca.engine.place(frame)
+        if hca is None:
+            return None
+        try:
+            return hca.engine.place(frame)
+        except Exception:
+            # A fault of ours with one frame must not take the connection, and so everybody's traffic, with it.
+            log.exception("cannot place %r", frame)
+            return None
 
     def received(self, frame: Frame) -> None:
         """A frame is here, its payload in place."""
@@ -182,7 +189,10 @@ class DataPath:
             return
         if frame.arrival_ns and frame.duration_ns:
             self.meter.debt(self.clock.now_ns() - frame.arrival_ns, frame.duration_ns)
-        self._feed_engine(hca, FrameReceived(frame))
+        try:
+            self._feed_engine(hca, FrameReceived(frame))
+        except Exception:
+            log.exception("cannot handle %r", frame)
         self._arm(hca)
 
     def _deliver_locally(self, frame: Frame) -> None:
@@ -224,8 +234,8 @@ class DataPath:
             return
         if wc.status != WcStatus.IBV_WC_SUCCESS:
             self._publish_state(hca, wc.qp_num)
-        if not cq.add(wc, action.solicited) and not cq.overflowed:
-            cq.overflowed = True
+        if not cq.add(wc, action.solicited):
+            # Ends, since the queue pairs that are still up when it is called are in ERR then.
             self._perform(hca, hca.engine.cq_overflowed(cq.cqn, self.clock.now_ns()))
 
     def _report(self, hca: EmulatedHca, event: AsyncEvent) -> None:

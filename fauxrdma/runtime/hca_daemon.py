@@ -34,6 +34,7 @@ __all__ = ["HcaDaemon"]
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256
+_ACCEPT_AGAIN_S = 0.1
 
 
 class HcaDaemon:
@@ -138,8 +139,14 @@ class HcaDaemon:
         assert self._subnet is not None
         try:
             sock, _ = self._unix.accept()
+        except BlockingIOError:
+            return
         except OSError as error:
+            # Out of descriptors, most likely: the caller stays in the queue, so look again later, not at once.
             log.warning("cannot accept an application: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._unix.fileno())
+            loop.call_later(_ACCEPT_AGAIN_S, self._listen_again)
             return
         sock.setblocking(False)
         session = AppSession(
@@ -147,6 +154,10 @@ class HcaDaemon:
             self._sessions.discard,
         )  # fmt: skip
         self._sessions.add(session)
+
+    def _listen_again(self) -> None:
+        if self._unix is not None:
+            asyncio.get_running_loop().add_reader(self._unix.fileno(), self._accept)
 
     def _new_receiver(self) -> FrameReceiver:
         path = self.data_path

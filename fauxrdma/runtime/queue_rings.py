@@ -89,7 +89,6 @@ class CompletionQueue:
         self.ring = ring
         self.channel = channel
         self.users = 0
-        self.overflowed = False
 
     def add(self, wc: WC, solicited: bool) -> bool:
         """Add a completion and raise the event if armed. False when there is no room."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import select
+import threading
 import time
 from collections import deque
 
@@ -33,8 +35,8 @@ class CompChannel:
         created, fds = context._channel.request(V.CreateChannel(), V.Created, expect_fds=1)
         self.handle = created.handle
         self.fd = fds[0]
-        self._poller = select.poll()
-        self._poller.register(self.fd, select.POLLIN)
+        os.set_blocking(self.fd, False)
+        self._awaiting: set[asyncio.Future[None]] = set()
         self._cqs: dict[int, CQ] = {}
         self._waiting: deque[int] = deque()
         self._closed = False
@@ -50,7 +52,8 @@ class CompChannel:
         while cq is None:
             if not self._waiting and not self._fill(timeout_s):
                 return None
-            cq = self._cqs.get(self._waiting.popleft())  # None: the queue was destroyed after its event
+            with contextlib.suppress(IndexError):  # another thread took it
+                cq = self._cqs.get(self._waiting.popleft())  # None: the queue was destroyed after its event
         cq._unacked += 1
         if expected_cq is not None and cq is not expected_cq:
             raise VerbsError(errno.EINVAL, f"the event is of CQ {cq.handle}, expected CQ {expected_cq.handle}")
@@ -59,13 +62,45 @@ class CompChannel:
     def _fill(self, timeout_s: float | None) -> bool:
         """Read what the pipe holds; False when nothing came in time."""
         timeout_ms = None if timeout_s is None else max(0.0, timeout_s * 1000)
-        if not self._poller.poll(timeout_ms):
+        poller = select.poll()  # one for each call: threads may wait on one channel for different queues
+        poller.register(self.fd, select.POLLIN)
+        if not poller.poll(timeout_ms):
             return False
-        data = os.read(self.fd, 4096)
+        try:
+            data = os.read(self.fd, 4096)
+        except BlockingIOError:
+            return True  # another thread was faster
         if not data:
             raise VerbsError(errno.EIO, f"the HCA daemon at {self.context._channel.path!r} is gone")
         self._waiting.extend(int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8))
         return True
+
+    async def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for any event of the channel; all who wait are woken, and look at their own queues."""
+        waiter: asyncio.Future[None] = loop.create_future()
+        if not self._awaiting:
+            loop.add_reader(self.fd, self._wake, loop)
+        self._awaiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._awaiting.discard(waiter)
+            if not self._awaiting:
+                loop.remove_reader(self.fd)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        error: VerbsError | None = None
+        try:
+            self._fill(0)
+            self._waiting.clear()
+        except VerbsError as gone:
+            error = gone
+        for waiter in self._awaiting:
+            if not waiter.done():
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
 
     def close(self) -> None:
         """Destroy it. Idempotent. Raises VerbsError(EBUSY) while completion queues use it."""
@@ -108,6 +143,7 @@ class CQ:
         memory = SharedMemory.attach(fds[0], cq_bytes(cqe))
         memory.close_fd()
         self._ring = CompletionRing(memory.view, cqe)
+        self._lock = threading.Lock()
         self._stash: deque[WC] = deque()
         self._unacked = 0
         self._closed = False
@@ -127,7 +163,9 @@ class CQ:
     def _take(self, limit: int) -> list[WC]:
         wcs: list[WC] = []
         qps = self.context._qps
-        for fields in self._ring.take(limit):
+        with self._lock:
+            taken = self._ring.take(limit)
+        for fields in taken:
             index = fields[13]
             if index & RECEIVE_QUEUE_BIT:
                 index &= ~RECEIVE_QUEUE_BIT
@@ -196,14 +234,7 @@ class CQ:
             _, wcs = self.poll(1)
             if wcs:
                 return wcs[0]
-            readable = loop.create_future()
-            loop.add_reader(channel.fd, _resolve, readable)
-            try:
-                await readable
-            finally:
-                loop.remove_reader(channel.fd)
-            if channel._fill(0):
-                channel._waiting.clear()
+            await channel._readable(loop)
 
     def close(self) -> None:
         """Destroy it. Idempotent. Raises VerbsError(EBUSY) while queue pairs use it or events are unacknowledged."""
@@ -223,8 +254,3 @@ class CQ:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

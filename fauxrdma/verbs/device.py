@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -173,10 +174,12 @@ class Context:
         """Close everything made from this context, then the context. Idempotent."""
         if self._closed:
             return
-        # Queue pairs before queues, regions and domains: each object names its rank.
-        for child in sorted(self._children, key=lambda child: child.CLOSE_ORDER):
-            child.close()
+        # Hanging up makes the daemon release everything, also what the program lost sight of; the objects here only
+        # have their descriptors to close. Queue pairs before queues, regions and domains: each object names its rank.
         self._closed = True
+        for child in sorted(self._children, key=lambda child: child.CLOSE_ORDER):
+            with contextlib.suppress(VerbsError):
+                child.close()
         self._channel.close()
         os.close(self._doorbell_fd)
         os.close(self.async_fd)

@@ -13,7 +13,7 @@ from fauxrdma.abi.layout import QpLayout
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags
+from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
 from fauxrdma.ib.work import SGE, WC_OPCODE_OF, RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
@@ -116,6 +116,8 @@ class QP:
             self.rcq._purge(self.qp_num)
             self._sq_released = self._sq_posted
             self._rq_released = self._rq_posted
+            # A frame of the old connection that is still under way must not fit into the next one.
+            self._psn = random.getrandbits(24)
 
     def to_init(self, attr: QPAttr) -> None:
         """RESET to INIT: pkey_index, port_num, qp_access_flags."""
@@ -219,6 +221,8 @@ class QP:
             )
         inline: bytes | None = None
         if wr.send_flags & _INLINE:
+            if wr.opcode == WrOpcode.IBV_WR_RDMA_READ:
+                raise VerbsError(errno.EINVAL, "Failed to post send: an RDMA_READ cannot be inline")
             inline = self._inline(wr)
         self._rings.put_send(
             index, wr.wr_id, wr.opcode, wr.send_flags, wr.remote_addr, wr.rkey, wr.imm_data,

@@ -41,13 +41,15 @@ def test_a_rank_may_come_before_rank_0() -> None:
 
     def early() -> None:
         with RendezvousStore("127.0.0.1", port, 1, timeout_s=20) as store:
+            store.set("here", b"")
             got.append(store.get("k"))
 
     thread = threading.Thread(target=early)
     thread.start()
     with RendezvousStore("127.0.0.1", port, 0, timeout_s=20) as store:
+        store.get("here")
         store.set("k", b"v")
-        # Leaving waits for the other: closing rank 0 first must not cut it off.
+        # Leaving waits for who is there: closing rank 0 first must not cut it off.
     thread.join(20)
     assert got == [b"v"]
 
