@@ -23,7 +23,7 @@ __all__ = ["LocalLink", "PeerLink", "TcpLink"]
 
 log = logging.getLogger(__name__)
 
-_SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+_SOCKET_BUFFER_BYTES = 1024 * 1024
 _JOIN_BELOW_BYTES = 4096
 _LOCAL_FRAMES = 8
 _CONNECT_TIMEOUT_S = 5.0
