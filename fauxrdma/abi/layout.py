@@ -76,18 +76,20 @@ ARMED_SOLICITED = 2
 
 
 class QpLayout:
-    """Where things are in a queue pair's memory, from its capacities (counts of requests, SGEs, inline bytes)."""
+    """Where things are in a queue pair's memory, from its capacities (counts of requests, SGEs, inline bytes).
+
+    A queue of size 0 still has one slot."""
 
     __slots__ = ("rq_entries", "rq_offset", "rq_stride", "sq_entries", "sq_offset", "sq_stride", "total_bytes")
 
     def __init__(self, sq_entries: int, rq_entries: int, send_sge: int, recv_sge: int, inline_bytes: int) -> None:
-        self.sq_entries = sq_entries
-        self.rq_entries = rq_entries
+        self.sq_entries = max(1, sq_entries)
+        self.rq_entries = max(1, rq_entries)
         self.sq_stride = _round_up(SEND_WQE_BYTES + max(send_sge * SGE_BYTES, inline_bytes), 64)
         self.rq_stride = _round_up(RECV_WQE_BYTES + recv_sge * SGE_BYTES, 32)
         self.sq_offset = QP_HEADER_BYTES
-        self.rq_offset = self.sq_offset + sq_entries * self.sq_stride
-        self.total_bytes = _round_up(self.rq_offset + rq_entries * self.rq_stride, 4096)
+        self.rq_offset = self.sq_offset + self.sq_entries * self.sq_stride
+        self.total_bytes = _round_up(self.rq_offset + self.rq_entries * self.rq_stride, 4096)
 
 
 def cq_bytes(entries: int) -> int:

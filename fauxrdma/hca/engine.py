@@ -53,7 +53,6 @@ class HcaEngine:
         self._requesters: dict[int, Requester] = {}
         self._responders: dict[int, Responder] = {}
         self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
-        self.dropped_frames = 0
 
     # ---- control path --------------------------------------------------------------------------------------------
 
@@ -94,10 +93,6 @@ class HcaEngine:
     def qp(self, qpn: int) -> QueuePair | None:
         """The queue pair with this number, if it exists."""
         return self._qps.get(qpn)
-
-    def qps(self) -> list[QueuePair]:
-        """All queue pairs."""
-        return list(self._qps.values())
 
     @property
     def retransmits(self) -> int:
@@ -156,7 +151,7 @@ class HcaEngine:
         return out
 
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
-        """Where the payload of an incoming frame goes: views in order, or None to drain it. Changes no state.
+        """Where the payload of an incoming frame goes: views in order, or None to drain it. Commits nothing.
 
         Follow it by ``handle(FrameReceived(frame))`` when the payload is there; between the two no other frame of the
         same queue pair may be placed.
@@ -178,7 +173,6 @@ class HcaEngine:
     def _frame_received(self, frame: Frame, now: int, out: list[Action]) -> None:
         qp = self._qps.get(frame.dest_qpn)
         if qp is None or frame.slid != qp.dlid:
-            self.dropped_frames += 1
             return
         if not is_acknowledgement(frame.opcode):
             responder = self._responders[qp.qpn]

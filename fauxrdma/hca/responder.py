@@ -111,7 +111,6 @@ class Responder:
         "_view",
         "_write",
         "closing",
-        "duplicates",
         "expected_psn",
         "in_message",
         "jobs",
@@ -124,7 +123,6 @@ class Responder:
         self.qp = qp
         self._keys = keys
         self._lid = lid
-        self.duplicates = 0
         self.reset()
 
     def reset(self) -> None:
@@ -355,7 +353,6 @@ class Responder:
         out.append(Complete(self.qp.recv_cqn, wc, frame.solicited))
 
     def _duplicate(self, frame: Frame, out: list[Action]) -> None:
-        self.duplicates += 1
         if frame.opcode == _READ_REQUEST:
             # Executed again (9.7.4.4.1). The requester went back to this PSN: answers to what lies behind it will be
             # asked for again, too.

@@ -6,7 +6,6 @@ the queue pairs, queues, regions, descriptors and mappings are released at once.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import errno
@@ -27,6 +26,7 @@ from fauxrdma.ib.enums import QpAttrMask, QpState, QpType
 from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.data_path import DataPath
+from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.queue_rings import CompletionChannel, CompletionQueue, RecvRing, SendRing
 from fauxrdma.runtime.subnet_client import SubnetClient
@@ -36,8 +36,6 @@ from fauxrdma.wire.fabric_messages import NodeWelcome
 __all__ = ["AppSession"]
 
 log = logging.getLogger(__name__)
-
-_MAX_FDS = 16
 
 
 class AppSession:
@@ -79,16 +77,12 @@ class AppSession:
 
     def _readable(self) -> None:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(65536, socket.CMSG_SPACE(_MAX_FDS * 4))
+            data, came = receive_with_descriptors(self._socket)
         except BlockingIOError:
             return
         except OSError:
-            data, ancillary = b"", []
-        for level, kind, raw in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                received = array.array("i")
-                received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
-                self._fds.extend(received)
+            data, came = b"", []
+        self._fds += came
         if not data:
             self.close()
             return
@@ -121,10 +115,9 @@ class AppSession:
             self._reply(V.VerbFailed(error.errno or errno.EIO, f"{type(msg).__name__} failed in the daemon: {error}"))
 
     def _reply(self, msg: Message, *fds: int) -> None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         data = pack_frame(msg)
         try:
-            sent = self._socket.sendmsg([data], ancillary)
+            sent = send_with_descriptors(self._socket, data, fds)
         except OSError as error:
             log.warning("cannot answer an application: %s", error)
             sent = -1
@@ -291,7 +284,7 @@ class AppSession:
             raise VerbsError(errno.EINVAL, f"Failed to create QP: {msg.qp_type} is not a queue pair type") from None
         pd = self._pd(msg.pd)
         cap = QPCap(msg.max_send_wr, msg.max_recv_wr, msg.max_send_sge, msg.max_recv_sge, msg.max_inline_data)
-        layout = qp_layout(cap)
+        layout = QpLayout(cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data)
         memory = SharedMemory.create(layout.total_bytes, "fauxrdma-qp")
         rings = QueuePairRings(memory.view, layout)
         rings.format()
@@ -431,13 +424,6 @@ class AppSession:
                 os.close(fd)
         self._fds.clear()
         self._on_closed(self)
-
-
-def qp_layout(cap: QPCap) -> QpLayout:
-    """The ring layout for these capacities; a queue of size 0 still has one slot."""
-    return QpLayout(
-        max(1, cap.max_send_wr), max(1, cap.max_recv_wr), cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
-    )
 
 
 _ATTRIBUTES = frozenset(name for name in QPAttr.__dataclass_fields__ if name != "ah_attr")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import socket
@@ -11,13 +10,12 @@ from typing import TypeVar
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import SetupError, VerbsError
+from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 
 __all__ = ["ControlChannel"]
 
 M = TypeVar("M", bound=Message)
-
-_MAX_FDS = 16
 
 
 class ControlChannel:
@@ -57,9 +55,8 @@ class ControlChannel:
             if self._broken:
                 raise self._gone("it did not answer in time before, and what it says now would be taken for the answer")
             try:
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
                 data = pack_frame(msg)
-                sent = self._socket.sendmsg([data], ancillary)
+                sent = send_with_descriptors(self._socket, data, fds)
                 if sent < len(data):
                     self._socket.sendall(data[sent:])
                 reply = self._receive()
@@ -84,14 +81,8 @@ class ControlChannel:
         while True:
             for msg in self._buffer:
                 return msg
-            data, ancillary, _, _ = self._socket.recvmsg(
-                65536, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
-            )
-            for level, kind, raw in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    received = array.array("i")
-                    received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
-                    self._fds.extend(received)
+            data, came = receive_with_descriptors(self._socket)
+            self._fds += came
             if not data:
                 raise self._gone("it closed the connection")
             self._buffer.feed(data)

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 UNSHAPED_BURST_BYTES = 512 * 1024
 _ACK = int(BthOpcode.RC_ACKNOWLEDGE)
 _FRAMES_PER_TURN = 8
+"""Bursts sent over one link before the event loop looks at everything else."""
 _COLLECT_S = 0.001
 """How long (wall time, unshaped) acknowledgements that nobody waits for are collected."""
 _QUANTA_AHEAD = 4
@@ -269,7 +270,7 @@ class DataPath:
         if self._shaped:
             path = self._path(hca.info.lid, qp.dlid)
             if path is None or not path.reachable:
-                flow.link = None
+                flow.link = None  # nothing will arrive, so any pace does
                 self._scheduler.open(flow.fid, hca.info.rate_bps, 1000)
             else:
                 self._scheduler.open(flow.fid, path.rate_bps, path.latency_ns)
@@ -297,7 +298,7 @@ class DataPath:
     def _send_unshaped(self, flow: _Flow, frame: Frame) -> None:
         if frame.opcode == _ACK:
             if frame.patient:
-                # Acknowledgements are cumulative: a later one, or the next data frame's turn, makes up for this.
+                # Acknowledgements are cumulative: a later one takes this one's place.
                 flow.patient_ack = frame
                 if not self._collecting:
                     self._collecting = True

@@ -83,9 +83,7 @@ class QP:
             expect_fds=1,
         )  # fmt: skip
         self.qp_num: int = created.qpn
-        layout = QpLayout(
-            max(1, cap.max_send_wr), max(1, cap.max_recv_wr), cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
-        )
+        layout = QpLayout(cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data)
         memory = SharedMemory.attach(fds[0], layout.total_bytes)
         memory.close_fd()
         self._rings = QueuePairRings(memory.view, layout)
