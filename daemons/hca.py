@@ -12,18 +12,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import resource
 import signal
 import sys
 from collections.abc import Sequence
 
-from daemons.shell import announce, loop_factory, parse_address
+from daemons.shell import add_process_options, announce, loop_factory, parse_address, prepare_process
 from fauxrdma.errors import FauxrdmaError
 from fauxrdma.runtime.hca_daemon import HcaDaemon
-from fauxrdma.runtime.latency_hint import prefer_low_latency
-from fauxrdma.runtime.parent_death import die_with_parent
 
 __all__ = ["main"]
 
@@ -32,16 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop. Returns the exit code."""
     options = _parser().parse_args(argv)
     try:
-        if options.die_with_parent:
-            die_with_parent()
-        prefer_low_latency()
+        prepare_process(options, f"fauxrdma-hca[{options.node}]")
         # Each region and queue of an application holds a descriptor here.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        logging.basicConfig(
-            level=logging.INFO if options.verbose else logging.WARNING,
-            format=f"fauxrdma-hca[{options.node}]: %(message)s",
-        )
         manager = parse_address(options.subnet_manager, "--subnet-manager")
         daemon = HcaDaemon(options.node, manager, options.socket, parse_address(options.listen))
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -61,10 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--node", type=int, required=True, help="which node of the fabric this is, from 0")
     parser.add_argument("--subnet-manager", required=True, metavar="HOST:PORT", help="where the subnet manager listens")
     parser.add_argument("--socket", required=True, metavar="PATH", help="Unix socket for applications (mode 0600)")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default %(default)s (any port)")
-    parser.add_argument("--ready-fd", type=int, metavar="FD", help="write the ready line here, not on standard output")
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
-    parser.add_argument("--verbose", action="store_true", help="say on standard error what happens")
+    add_process_options(parser)
     return parser
 
 

@@ -1,16 +1,36 @@
-"""What the process shells share: addresses on the command line, the event loop, the ready line."""
+"""What the process shells share: options, signals from the parent, the event loop, the ready line."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Callable
 
 from fauxrdma.errors import ConfigError, SetupError
+from fauxrdma.runtime.latency_hint import prefer_low_latency
+from fauxrdma.runtime.parent_death import die_with_parent
 
-__all__ = ["announce", "loop_factory", "parse_address"]
+__all__ = ["add_process_options", "announce", "loop_factory", "parse_address", "prepare_process"]
+
+
+def add_process_options(parser: argparse.ArgumentParser) -> None:
+    """The options every daemon has: where it listens, who hears that it is ready, when it ends, what it says."""
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default %(default)s (any port)")
+    parser.add_argument("--ready-fd", type=int, metavar="FD", help="write the ready line here, not on standard output")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
+    parser.add_argument("--verbose", action="store_true", help="say on standard error who comes, goes and is refused")
+
+
+def prepare_process(options: argparse.Namespace, name: str) -> None:
+    """Act on those options, and ask for a short time slice; `name` begins each line of the log."""
+    if options.die_with_parent:
+        die_with_parent()
+    prefer_low_latency()
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format=f"{name}: %(message)s")
 
 
 def parse_address(text: str, option: str = "--listen") -> tuple[str, int]:

@@ -11,16 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from daemons.shell import announce, loop_factory, parse_address
+from daemons.shell import add_process_options, announce, loop_factory, parse_address, prepare_process
 from fauxrdma.errors import ConfigError, FauxrdmaError
-from fauxrdma.runtime.latency_hint import prefer_low_latency
-from fauxrdma.runtime.parent_death import die_with_parent
 from fauxrdma.runtime.subnet_manager import CLOCKS, SubnetManagerService
 from fauxrdma.topology.loading import load_topology
 
@@ -31,12 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop. Returns the exit code."""
     try:
         options = _parser().parse_args(argv)
-        if options.die_with_parent:
-            die_with_parent()
-        prefer_low_latency()
-        logging.basicConfig(
-            level=logging.INFO if options.verbose else logging.WARNING, format="fauxrdma-subnet-manager: %(message)s"
-        )
+        prepare_process(options, "fauxrdma-subnet-manager")
         topology = load_topology(options.fabric, options.nodes, options.gpus)
         host, port = parse_address(options.listen)
         service = SubnetManagerService(
@@ -60,15 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("fabric", help="preset (seed-rail8, fat-tree, seed-two-switch:ndr, ...) or path of a YAML file")
     parser.add_argument("--nodes", type=int, help="nodes in the fabric (default: 2, or all hosts of the YAML file)")
     parser.add_argument("--gpus", type=int, help="GPUs used per node, for the automatic dilation (default: all)")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default %(default)s (any port)")
     parser.add_argument("--clock", choices=CLOCKS, default="paced", help="default %(default)s; none shapes nothing")
     parser.add_argument(
         "--dilation", default="auto", metavar="auto|K", help="fabric time runs K times slower than wall"
     )
     parser.add_argument("--seed", type=int, default=0, help="for every random choice (default %(default)s)")
-    parser.add_argument("--ready-fd", type=int, metavar="FD", help="write the ready line here, not on standard output")
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
-    parser.add_argument("--verbose", action="store_true", help="say on standard error who comes, goes and is refused")
+    add_process_options(parser)
     return parser
 
 
