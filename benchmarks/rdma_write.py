@@ -73,7 +73,8 @@ def bandwidth_round(a: End, b: End, seconds: float) -> float:
 def iperf3_round(port: int, seconds: float) -> float:
     """GB/s of one iperf3 stream over loopback."""
     server = subprocess.Popen(["iperf3", "-s", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    command = ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", str(seconds), "-J"]
+    # iperf3 takes whole seconds, and 0 for "for ever".
+    command = ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", str(max(1, round(seconds))), "-J"]
     try:
         for _ in range(100):  # until the server listens
             result = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)

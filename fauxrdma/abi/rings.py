@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 from fauxrdma.abi import layout as L
 
-__all__ = ["CompletionRing", "DoorbellRing", "QueuePairRings", "RecvFields", "SendFields"]
+__all__ = ["CompletionRing", "DoorbellRing", "LoneWrite", "QueuePairRings", "RecvFields", "SendFields"]
 
 SendFields = tuple[int, int, int, int, int, int, tuple[tuple[int, int, int], ...], bytes | None]
 """wr_id, opcode, flags, remote_addr, rkey, imm, SGEs, inline data."""
 RecvFields = tuple[int, tuple[tuple[int, int, int], ...]]
 """wr_id, SGEs."""
+LoneWrite = tuple[int, int, int, int, int, bytes | tuple[int, int, int]]
+"""Index, wr_id, flags, remote_addr, rkey, inline data or SGE."""
 
 _INDEX_MASK = (1 << 64) - 1
 _HEADER = struct.Struct("<II")
@@ -132,6 +134,33 @@ class QueuePairRings:
         words[L.QP_SQ_CONSUMER] = index + 1
         return index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline)
 
+    def peek_lone_write(self, limit: int) -> LoneWrite | None:
+        """Daemon: the send request that waits, if it waits alone and is a plain RDMA WRITE of at most `limit` bytes,
+        inline or from one SGE; None else. Take it with `advance_sends`."""
+        words = self._words
+        index = words[L.QP_SQ_CONSUMER]
+        if words[L.QP_SQ_PRODUCER] != index + 1:
+            return None
+        layout = self.layout
+        at = layout.sq_offset + index % layout.sq_entries * layout.sq_stride
+        data = self._data
+        wr_id, opcode, flags, remote_addr, rkey, _, num_sge, inline_bytes = L.SEND_WQE.unpack_from(data, at)
+        if opcode != 0:  # IBV_WR_RDMA_WRITE
+            return None
+        at += L.SEND_WQE_BYTES
+        if flags & 8:
+            if inline_bytes > limit or inline_bytes > layout.sq_stride - L.SEND_WQE_BYTES:
+                return None
+            return index, wr_id, flags, remote_addr, rkey, bytes(data[at : at + inline_bytes])
+        if num_sge != 1 or layout.sq_stride < L.SEND_WQE_BYTES + L.SGE_BYTES:
+            return None
+        sge: tuple[int, int, int] = L.SGE.unpack_from(data, at)
+        return (index, wr_id, flags, remote_addr, rkey, sge) if 0 < sge[1] <= limit else None
+
+    def advance_sends(self, consumer: int) -> None:
+        """Daemon: everything below `consumer` has been taken."""
+        self._words[L.QP_SQ_CONSUMER] = consumer
+
     def take_recv(self) -> tuple[int, RecvFields] | None:
         """Daemon: the next receive request and its index, or None."""
         words = self._words
@@ -247,6 +276,8 @@ class DoorbellRing:
         """Daemon: queue pairs rung since the last call, without repeats; None when it overflowed (look at all)."""
         words = self._words
         consumer, producer = words[L.DOORBELL_CONSUMER], words[L.DOORBELL_PRODUCER]
+        if producer == consumer and not words[L.DOORBELL_OVERFLOW]:
+            return []
         count = min(producer - consumer, L.DOORBELL_ENTRIES)
         entries = self._entries
         if count == 1 and not words[L.DOORBELL_OVERFLOW]:

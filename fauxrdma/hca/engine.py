@@ -22,15 +22,16 @@ from fauxrdma.hca.events import (
     TimerExpired,
     WantsLink,
 )
+from fauxrdma.hca.express import cut_small_write, land_small_write
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
-from fauxrdma.hca.work_queue import RecvWqe, SendWqe, WorkSource
+from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.qp_states import check_modify
 from fauxrdma.memory.regions import KeyTable, ProtectionDomain
-from fauxrdma.wire.headers import Frame, is_acknowledgement
+from fauxrdma.wire.headers import Frame, SmallWrite, is_acknowledgement
 
 __all__ = ["HcaEngine"]
 
@@ -64,7 +65,7 @@ class HcaEngine:
         recv_cqn: int,
         cap: QPCap,
         sq_sig_all: bool,
-        sq: WorkSource[SendWqe],
+        sq: SendSource,
         rq: WorkSource[RecvWqe],
     ) -> QueuePair:
         """A new queue pair in RESET. Raises VerbsError(ENOMEM) at the device's limit."""
@@ -149,6 +150,24 @@ class HcaEngine:
         elif kind is TimerExpired:
             self._timer_expired(now, out)
         return out
+
+    def express_send(self, qpn: int, now: int) -> bytes | None:
+        """The express lane for ``handle(Doorbell(qpn))`` and the LinkReady after it: the bytes of a whole frame, to be
+        sent at once over an unshaped link that is idle. None (and nothing has changed) when the general way is due."""
+        qp = self._qps.get(qpn)
+        if qp is None or qp.wants_link or self._responders[qpn].jobs:
+            return None
+        requester = self._requesters[qpn]
+        data = cut_small_write(requester, now)
+        if data is not None:
+            self._schedule(qpn, requester)
+        return data
+
+    def express_receive(self, write: SmallWrite, payload: memoryview, out: list[Action]) -> bool:
+        """The express lane for `place`, the copy and ``handle(FrameReceived)`` of a small RDMA WRITE; appends actions.
+        False (and nothing has changed) when the general way is due."""
+        responder = self._responders.get(write[2])
+        return responder is not None and land_small_write(responder, write, payload, out)
 
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """Where the payload of an incoming frame goes: views in order, or None to drain it. Commits nothing.

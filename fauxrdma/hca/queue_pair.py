@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fauxrdma.hca.work_queue import RecvWqe, SendWqe, WorkSource
+from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import QPAttr, QPCap
 from fauxrdma.ib.enums import Mtu, QpState, QpType
 from fauxrdma.ib.enums import QpAttrMask as M
@@ -47,7 +47,7 @@ class QueuePair:
     recv_cqn: int
     cap: QPCap
     sq_sig_all: bool
-    sq: WorkSource[SendWqe] = field(repr=False)
+    sq: SendSource = field(repr=False)
     rq: WorkSource[RecvWqe] = field(repr=False)
     state: QpState = QpState.IBV_QPS_RESET
     attr: QPAttr = field(default_factory=QPAttr)

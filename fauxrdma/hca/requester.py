@@ -67,12 +67,12 @@ class Requester:
     __slots__ = (
         "_awaited",
         "_frames_since_ack",
-        "_keys",
-        "_lid",
         "acked_psn",
         "bytes_since_ack",
         "cut_i",
         "deadline_ns",
+        "keys",
+        "lid",
         "nak",
         "next_psn",
         "outstanding_reads",
@@ -87,8 +87,8 @@ class Requester:
 
     def __init__(self, qp: QueuePair, keys: KeyTable, lid: int) -> None:
         self.qp = qp
-        self._keys = keys
-        self._lid = lid
+        self.keys = keys
+        self.lid = lid
         self.retransmits = 0
         self.queued: list[int] = []  # this queue pair's entries of the engine's timer heap, earliest first
         self.reset()
@@ -164,7 +164,7 @@ class Requester:
             return None
         frame = self._cut_read(wqe) if is_read else self._cut(wqe, max_payload)
         if self.deadline_ns is None:
-            self._restart_timer(now)
+            self.restart_timer(now)
         return frame
 
     def _check(self, wqe: SendWqe) -> None:
@@ -193,7 +193,7 @@ class Requester:
             for addr, length, lkey in wqe.sges:
                 if length == 0:
                     continue
-                view = self._keys.local(qp.pd, addr, length, lkey, writing=is_read)
+                view = self.keys.local(qp.pd, addr, length, lkey, writing=is_read)
                 if isinstance(view, Fault):
                     wqe.failure = WcStatus.IBV_WC_LOC_PROT_ERR
                     qp.last_error = f"{WrOpcode(wqe.opcode).name} wr_id {wqe.wr_id}: {view.reason}"
@@ -220,7 +220,7 @@ class Requester:
         else:
             opcode = only if offset == 0 else last
             ends = True
-        frame = Frame(opcode, self._lid, qp.dlid, qp.dest_qpn, psn_add(wqe.first_psn, offset // qp.mtu))
+        frame = Frame(opcode, self.lid, qp.dlid, qp.dest_qpn, psn_add(wqe.first_psn, offset // qp.mtu))
         if offset == 0:
             frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, length
         frame.nbytes = nbytes
@@ -240,12 +240,25 @@ class Requester:
             or self.bytes_since_ack >= _ACK_EVERY_BYTES
         ):
             frame.ack_req = True
-            # Nobody is told when an unsignaled request completes; only the timer wants to know, and it has time.
-            frame.patient = ends and not self._awaited and self._timer_is_long
-            self._awaited = False
-            self._frames_since_ack = 0
-            self.bytes_since_ack = 0
+            frame.patient = self._ask(ends)
         return frame
+
+    def _ask(self, ends: bool) -> bool:
+        """An acknowledgement is asked for by a frame that `ends` a message or not; returns whether it has time.
+
+        Nobody is told when an unsignaled request completes; only the timer wants to know.
+        """
+        patient = ends and not self._awaited and self._timer_is_long
+        self._awaited = False
+        self._frames_since_ack = 0
+        self.bytes_since_ack = 0
+        return patient
+
+    def asked_for_acknowledgement(self, flags: int) -> bool:
+        """For the express lane: a whole request with these flags was cut and asks; whether the ACK has time."""
+        if flags & _SIGNALED or self.qp.sq_sig_all:
+            self._awaited = True
+        return self._ask(True)
 
     def _is_last(self) -> bool:
         """Whether nothing that could carry the request for an acknowledgement follows what was just cut."""
@@ -256,7 +269,7 @@ class Requester:
     def _cut_read(self, wqe: SendWqe) -> Frame:
         qp = self.qp
         done = wqe.received
-        frame = Frame(_READ_REQUEST, self._lid, qp.dlid, qp.dest_qpn, psn_add(wqe.first_psn, done // qp.mtu))
+        frame = Frame(_READ_REQUEST, self.lid, qp.dlid, qp.dest_qpn, psn_add(wqe.first_psn, done // qp.mtu))
         frame.va, frame.rkey, frame.dma_len = wqe.remote_addr + done, wqe.rkey, wqe.length - done
         frame.ack_req = True
         wqe.cut = True
@@ -352,7 +365,7 @@ class Requester:
                 return WcStatus.IBV_WC_RETRY_EXC_ERR
             self.retries_left -= 1
             self._go_back(frame.psn)
-            self._restart_timer(now)
+            self.restart_timer(now)
             return None
         status = (
             _NAK_STATUS.get(NakCode(code), WcStatus.IBV_WC_GENERAL_ERR) if code <= 3 else WcStatus.IBV_WC_GENERAL_ERR
@@ -377,9 +390,10 @@ class Requester:
     def _progress(self, now: int) -> None:
         self.retries_left = self.qp.attr.retry_cnt
         self.rnr_left = self.qp.attr.rnr_retry
-        self._restart_timer(now)
+        self.restart_timer(now)
 
-    def _restart_timer(self, now: int) -> None:
+    def restart_timer(self, now: int) -> None:
+        """Measure the ACK timeout from `now`."""
         timeout_ns = ack_timeout_ns(self.qp.attr.timeout)
         self.deadline_ns = now + timeout_ns if timeout_ns else None
 
@@ -428,7 +442,7 @@ class Requester:
         if self.rnr_until_ns is not None:
             if now >= self.rnr_until_ns:
                 self.rnr_until_ns = None
-                self._restart_timer(now)
+                self.restart_timer(now)
             return None
         if self.deadline_ns is None or now < self.deadline_ns or not self.wqes:
             return None
@@ -446,7 +460,7 @@ class Requester:
             self._go_back(psn_add(oldest.first_psn, oldest.received // self.qp.mtu))
         else:
             self._go_back(psn_add(self.acked_psn, 1))
-        self._restart_timer(now)
+        self.restart_timer(now)
         return None
 
     def flush(self, status: WcStatus, now: int, out: list[Action]) -> None:

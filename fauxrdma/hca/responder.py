@@ -31,7 +31,7 @@ from fauxrdma.ib.enums import (
 )
 from fauxrdma.ib.work import MAX_MESSAGE_BYTES, WC
 from fauxrdma.memory.regions import Fault, KeyTable
-from fauxrdma.wire.headers import Frame, packets_in, psn_add, psn_diff
+from fauxrdma.wire.headers import PSN_MASK, Frame, packets_in, psn_add, psn_diff
 
 __all__ = ["Responder"]
 
@@ -100,8 +100,6 @@ class Responder:
     """Receiver state machine of one queue pair."""
 
     __slots__ = (
-        "_keys",
-        "_lid",
         "_nak",
         "_nak_sent",
         "_placed",
@@ -114,6 +112,8 @@ class Responder:
         "expected_psn",
         "in_message",
         "jobs",
+        "keys",
+        "lid",
         "msn",
         "offset",
         "qp",
@@ -121,8 +121,8 @@ class Responder:
 
     def __init__(self, qp: QueuePair, keys: KeyTable, lid: int) -> None:
         self.qp = qp
-        self._keys = keys
-        self._lid = lid
+        self.keys = keys
+        self.lid = lid
         self.reset()
 
     def reset(self) -> None:
@@ -153,7 +153,7 @@ class Responder:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._view = None
         self._placed = frame
-        if self.qp.state not in _RECEIVING or self.closing:
+        if not self.receiving:
             self._verdict = Verdict.SILENT
             return None
         ahead = psn_diff(frame.psn, self.expected_psn)
@@ -194,7 +194,7 @@ class Responder:
         for addr, length, lkey in wqe.sges:
             if length == 0:
                 continue
-            view = self._keys.local(self.qp.pd, addr, length, lkey, writing=True)
+            view = self.keys.local(self.qp.pd, addr, length, lkey, writing=True)
             if isinstance(view, Fault):
                 self._refuse(
                     NakCode.REMOTE_OPERATIONAL_ERROR,
@@ -263,13 +263,28 @@ class Responder:
             return None
         if frame.dma_len == 0:
             return None
-        view = self._keys.remote(self.qp.pd, frame.va, frame.dma_len, frame.rkey, need)
+        view = self.keys.remote(self.qp.pd, frame.va, frame.dma_len, frame.rkey, need)
         if isinstance(view, Fault):
             self._refuse(NakCode.REMOTE_ACCESS_ERROR, view.reason)
             return None
         return view
 
     # ---- step two: the bytes are here ----------------------------------------------------------------------------
+
+    @property
+    def receiving(self) -> bool:
+        """Whether requests are heard at all."""
+        return self.qp.state in _RECEIVING and not self.closing
+
+    def landed_one_packet(self, ack_req: bool, patient: bool, out: list[Action]) -> None:
+        """For the express lane: the bytes of a WRITE of one packet are in place; advance and acknowledge."""
+        self._placed = None  # what another connection had begun to place is overtaken
+        self._nak_sent = False
+        psn = self.expected_psn
+        self.expected_psn = (psn + 1) & PSN_MASK
+        self.msn = (self.msn + 1) & PSN_MASK
+        if ack_req:
+            self._acknowledge(AethSyndrome.ACK | 0x1F, psn, out, patient=patient)
 
     def finish(self, frame: Frame, now: int, out: list[Action]) -> bool:
         """Act on the verdict. Returns True when the queue pair has to go to ERR (a NAK has been sent)."""
@@ -370,7 +385,7 @@ class Responder:
     def _acknowledge(self, syndrome: int, psn: int, out: list[Action], note: str = "", patient: bool = False) -> None:
         qp = self.qp
         frame = Frame(
-            _B.RC_ACKNOWLEDGE, self._lid, qp.dlid, qp.dest_qpn, psn, syndrome=syndrome, msn=self.msn, patient=patient
+            _B.RC_ACKNOWLEDGE, self.lid, qp.dlid, qp.dest_qpn, psn, syndrome=syndrome, msn=self.msn, patient=patient
         )
         if note:
             # Not on a real wire: the reason travels with the NAK, so that the requester's user can read it.
@@ -390,7 +405,7 @@ class Responder:
             opcode = _B.RC_RDMA_READ_RESPONSE_ONLY if ends else _B.RC_RDMA_READ_RESPONSE_FIRST
         else:
             opcode = _B.RC_RDMA_READ_RESPONSE_LAST if ends else _B.RC_RDMA_READ_RESPONSE_MIDDLE
-        frame = Frame(int(opcode), self._lid, qp.dlid, qp.dest_qpn, psn_add(job.psn, job.sent // qp.mtu))
+        frame = Frame(int(opcode), self.lid, qp.dlid, qp.dest_qpn, psn_add(job.psn, job.sent // qp.mtu))
         frame.syndrome, frame.msn = AethSyndrome.ACK | 0x1F, self.msn
         frame.nbytes = nbytes
         if nbytes and job.view is not None:

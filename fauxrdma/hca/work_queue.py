@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from fauxrdma.ib.enums import WcStatus
+from fauxrdma.ib.enums import WcStatus, WrOpcode
 
-__all__ = ["RecvWqe", "SendWqe", "WorkList", "WorkSource"]
+__all__ = ["LoneWrite", "RecvWqe", "SendList", "SendSource", "SendWqe", "WorkList", "WorkSource"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -70,12 +70,51 @@ class WorkSource(Protocol[T_co]):
         """Requests posted and not yet fetched."""
 
 
+LoneWrite = tuple[int, int, int, int, int, bytes | Sge]
+"""Index, wr_id, flags, remote_addr, rkey, inline data or SGE."""
+
+
+class SendSource(WorkSource[SendWqe], Protocol):
+    """A queue of send requests."""
+
+    def peek_lone_write(self, limit: int, /) -> LoneWrite | None:
+        """The request that waits, if it waits alone and is a plain RDMA WRITE of at most `limit` bytes, inline or from
+        one SGE; None else. It stays until `advance`."""
+
+    def advance(self, index: int, /) -> None:
+        """Every request below `index` has been taken."""
+
+
 class WorkList(deque[T]):
     """A WorkSource in plain memory, for tests and the simulator."""
 
     def fetch(self) -> T | None:
         """The next request, or None."""
         return self.popleft() if self else None
+
+
+class SendList(WorkList[SendWqe]):
+    """A SendSource in plain memory."""
+
+    def peek_lone_write(self, limit: int, /) -> LoneWrite | None:
+        """As in SendSource."""
+        if len(self) != 1 or self[0].opcode != WrOpcode.IBV_WR_RDMA_WRITE:
+            return None
+        wqe = self[0]
+        if wqe.inline is not None:
+            source: bytes | Sge = wqe.inline
+            length = len(wqe.inline)
+        elif len(wqe.sges) == 1 and wqe.sges[0][1]:
+            source = wqe.sges[0]
+            length = source[1]
+        else:
+            return None
+        return (wqe.index, wqe.wr_id, wqe.flags, wqe.remote_addr, wqe.rkey, source) if length <= limit else None
+
+    def advance(self, index: int, /) -> None:
+        """As in SendSource."""
+        while self and self[0].index < index:
+            self.popleft()
 
 
 def slice_pieces(pieces: list[memoryview], offset: int, nbytes: int) -> tuple[memoryview, ...]:

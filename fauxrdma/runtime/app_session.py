@@ -174,14 +174,21 @@ class AppSession:
         os.close(events_read)
 
     def _doorbell(self) -> None:
+        # Work first, then silence the bell and look again: what was rung in between is seen now, what is rung later
+        # wakes us again.
+        self._serve_doorbells()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._doorbell_fd)
+        self._serve_doorbells()
+
+    def _serve_doorbells(self) -> None:
         assert self._doorbells is not None
+        assert self._hca is not None
         qpns = self._doorbells.drain()
         for qpn in self._qpns if qpns is None else qpns:
             # The ring is the application's to write: only its own queue pairs count.
             if qpn in self._qpns:
-                self._data_path.doorbell(self.hca, qpn)
+                self._data_path.doorbell(self._hca, qpn)
 
     def _async_event(self, event: AsyncEvent) -> None:
         frame = pack_frame(V.AsyncEventNotice(int(event.kind), event.element, event.text))

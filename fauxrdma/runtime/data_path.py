@@ -35,7 +35,7 @@ from fauxrdma.runtime.precise_timer import PreciseTimer
 from fauxrdma.runtime.traffic_meter import TrafficMeter
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import Directory, FlowStart, FlowStop, PathAnswer
-from fauxrdma.wire.headers import Frame
+from fauxrdma.wire.headers import WRITE_ONLY_BYTES, Frame, SmallWrite
 
 __all__ = ["UNSHAPED_BURST_BYTES", "DataPath"]
 
@@ -151,6 +151,17 @@ class DataPath:
 
     def doorbell(self, hca: EmulatedHca, qpn: int) -> None:
         """An application posted work."""
+        if not self._shaped:
+            flow = self._flows.get((hca.info.lid, qpn))
+            if flow is not None:
+                link = flow.link
+                if type(link) is TcpLink and link.writable and not self._ready.get(link):
+                    data = hca.engine.express_send(qpn, self.clock.now_ns())
+                    if data is not None:
+                        link.send_parts((data,))
+                        self.meter.sent(hca.info.lid, flow.dlid, len(data) - WRITE_ONLY_BYTES)
+                        self._arm(hca)
+                        return
         self._feed_engine(hca, Doorbell(qpn))
         self._arm(hca)
 
@@ -182,6 +193,18 @@ class DataPath:
             # A fault of ours with one frame must not take the connection, and so everybody's traffic, with it.
             log.exception("cannot place %r", frame)
             return None
+
+    def received_small_write(self, write: SmallWrite, payload: memoryview) -> bool:
+        """A small RDMA WRITE is here, whole: take it on the express lane, or False."""
+        hca = self.hcas.get(write[1])
+        if hca is None:
+            return False
+        out: list[Action] = []
+        if not hca.engine.express_receive(write, payload, out):
+            return False
+        if out:
+            self._perform(hca, out)
+        return True
 
     def received(self, frame: Frame) -> None:
         """A frame is here, its payload in place."""

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import cast
 
 from fauxrdma.errors import RemoteProtocolError
-from fauxrdma.wire.headers import FRAME_HEADER_BYTES, Frame, decode_header, frame_lengths
+from fauxrdma.wire.headers import (
+    FRAME_HEADER_BYTES,
+    WRITE_ONLY_BYTES,
+    Frame,
+    SmallWrite,
+    decode_header,
+    decode_write_only,
+    frame_lengths,
+)
 from fauxrdma.wire.link_hello import HELLO_BYTES, LinkHello, choose_version, decode_hello, encode_answer
 
 __all__ = ["FrameReceiver"]
@@ -25,19 +33,24 @@ _SCRATCH_BYTES = 256 * 1024
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
-    """One incoming connection. `place(frame)` names destinations, `received(frame)` is called when they are filled."""
+    """One incoming connection. `place(frame)` names destinations, `received(frame)` is called when they are filled.
+
+    `small_write(header, payload)` is offered frames that qualify for the express lane first.
+    """
 
     def __init__(
         self,
         epoch_ns: int,
         place: Callable[[Frame], tuple[memoryview, ...] | None],
         received: Callable[[Frame], None],
+        small_write: Callable[[SmallWrite, memoryview], bool],
         opened: Callable[[FrameReceiver], None],
         closed: Callable[[FrameReceiver], None],
     ) -> None:
         self._epoch_ns = epoch_ns
         self._place = place
         self._received = received
+        self._small_write = small_write
         self._opened = opened
         self._closed = closed
         self._staging = bytearray(_STAGING_BYTES)
@@ -110,6 +123,12 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 return
         staging = self._staging_view
         while end - at >= FRAME_HEADER_BYTES:
+            write = decode_write_only(staging, at, end)
+            if write is not None:
+                begin = at + WRITE_ONLY_BYTES
+                if self._small_write(write, staging[begin : begin + write[8]]):
+                    at = begin + write[8]
+                    continue
             size, nbytes = frame_lengths(staging, at)
             if end - at < size:
                 break

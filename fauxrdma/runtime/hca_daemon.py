@@ -162,7 +162,12 @@ class HcaDaemon:
     def _new_receiver(self) -> FrameReceiver:
         path = self.data_path
         return FrameReceiver(
-            path.clock.epoch_ns, path.place, path.received, self._receivers.add, self._receivers.discard
+            path.clock.epoch_ns,
+            path.place,
+            path.received,
+            path.received_small_write,
+            self._receivers.add,
+            self._receivers.discard,
         )
 
     # ---- the subnet manager --------------------------------------------------------------------------------------

@@ -101,11 +101,6 @@ class TcpLink:
 
     def send(self, frame: Frame) -> None:
         """Send as much as the socket takes, keep views of the rest."""
-        if self.dead:
-            if self._closed or self._loop.time() < self._retry_at_s:
-                return
-            self.dead = False
-            self._task = self._loop.create_task(self._connect())
         head = encode_header(frame)
         payload = frame.payload
         if not payload:
@@ -114,6 +109,15 @@ class TcpLink:
             parts = (b"".join((head, *payload)),)
         else:
             parts = (head, *payload)
+        self.send_parts(parts)
+
+    def send_parts(self, parts: tuple[memoryview | bytes, ...]) -> None:
+        """Send a frame that is encoded already."""
+        if self.dead:
+            if self._closed or self._loop.time() < self._retry_at_s:
+                return
+            self.dead = False
+            self._task = self._loop.create_task(self._connect())
         if self._pending or self._socket is None:
             self._pending.extend(parts)
             self.writable = False
@@ -125,7 +129,8 @@ class TcpLink:
         except OSError as error:
             self._die(str(error))
             return
-        self._keep_rest(parts, sent)
+        if len(parts) != 1 or sent != len(parts[0]):
+            self._keep_rest(parts, sent)
 
     def _keep_rest(self, parts: tuple[memoryview | bytes, ...], sent: int) -> None:
         for part in parts:

@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 class SendRing:
     """WorkSource of send requests."""
 
-    __slots__ = ("_rings",)
+    __slots__ = ("_rings", "advance", "peek_lone_write")
 
     def __init__(self, rings: QueuePairRings) -> None:
         self._rings = rings
+        self.peek_lone_write = rings.peek_lone_write
+        self.advance = rings.advance_sends
 
     def fetch(self) -> SendWqe | None:
         """The next posted send, or None."""

@@ -26,13 +26,13 @@ from fauxrdma.hca.events import (
     WantsLink,
 )
 from fauxrdma.hca.queue_pair import QueuePair
-from fauxrdma.hca.work_queue import RecvWqe, SendWqe, WorkList
+from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.work import WC
 from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
 from fauxrdma.units import Rate
-from fauxrdma.wire.headers import Frame, decode_header, encode_header
+from fauxrdma.wire.headers import Frame, decode_header, decode_write_only, encode_header, header_bytes
 
 __all__ = ["LinkFaults", "SimHca", "SimQp", "World"]
 
@@ -56,7 +56,7 @@ class SimQp:
 
     hca: SimHca
     qp: QueuePair
-    sq: WorkList[SendWqe]
+    sq: SendList
     rq: WorkList[RecvWqe]
     posted_sends: int = 0
     posted_receives: int = 0
@@ -107,7 +107,7 @@ class SimHca:
 
     def create_qp(self, sq_sig_all: bool = True, pd: ProtectionDomain | None = None) -> SimQp:
         """A queue pair in RESET."""
-        sq: WorkList[SendWqe] = WorkList()
+        sq = SendList()
         rq: WorkList[RecvWqe] = WorkList()
         qp = self.engine.create_qp(
             QpType.IBV_QPT_RC, pd or self.world.pds[self.lid], 1, 1, QPCap(1024, 1024), sq_sig_all, sq, rq
@@ -116,6 +116,8 @@ class SimHca:
 
     def run(self, event: Doorbell | FrameReceived | LinkReady | TimerExpired) -> None:
         """Feed one event to the engine and carry out its actions."""
+        if self.world.express and isinstance(event, Doorbell) and self.world.express_doorbell(self, event.qpn):
+            return
         self.world.perform(self, self.engine.handle(event, self.world.now))
 
 
@@ -132,7 +134,9 @@ class World:
         burst: int = 16384,
         faults: LinkFaults | None = None,
         fault_rule: Callable[[Frame], str] | None = None,
+        express: bool = False,
     ) -> None:
+        self.express = express
         self.now = 0
         self.rng = random.Random(seed)
         self.rate = rate or Rate.gbps(200)
@@ -246,6 +250,18 @@ class World:
             self._timer_at[hca.lid] = deadline
             self.at(max(deadline, self.now), self._timer(hca))
 
+    def express_doorbell(self, hca: SimHca, qpn: int) -> bool:
+        """Send the small WRITE that waits on the engine's express lane, as a daemon does; whether there was one."""
+        if self._busy_until.get(hca.lid, 0) > self.now:
+            return False
+        data = hca.engine.express_send(qpn, self.now)
+        if data is None:
+            return False
+        frame = decode_header(data)
+        frame.payload = (memoryview(data)[header_bytes(frame.opcode) :],)
+        self.perform(hca, [SendFrame(qpn, frame)])
+        return True
+
     def _timer(self, hca: SimHca) -> Callable[[], None]:
         def fire() -> None:
             self._timer_at.pop(hca.lid, None)
@@ -305,6 +321,13 @@ class World:
             hca = self.hcas[dlid - 1]
             if not hca.alive:
                 return
+            if self.express:
+                whole = bytearray(head + data)
+                write = decode_write_only(whole, 0, len(whole))
+                out: list[Action] = []
+                if write is not None and hca.engine.express_receive(write, memoryview(data), out):
+                    self.perform(hca, out)
+                    return
             frame = decode_header(head)
             views = hca.engine.place(frame)
             if views is not None:

@@ -14,7 +14,7 @@ from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
-from fauxrdma.ib.work import SGE, WC_OPCODE_OF, RecvWR, SendWR
+from fauxrdma.ib.work import WC_OPCODE_OF, RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
 from fauxrdma.verbs.memory import PD
@@ -228,14 +228,17 @@ class QP:
         )  # fmt: skip
 
     def _inline(self, wr: SendWR) -> bytes:
-        total = sum(s.length for s in wr.sg)
+        sg = wr.sg
+        total = sg[0].length if len(sg) == 1 else sum(s.length for s in sg)
         if total > self.cap.max_inline_data:
             raise VerbsError(
                 errno.EINVAL,
                 f"Failed to post send: {total} B inline, this QP has max_inline_data {self.cap.max_inline_data}",
             )
         # Inline data is copied now, from plain memory of this process; lkeys do not matter.
-        return b"".join(_copy_from(s) for s in wr.sg)
+        if len(sg) == 1:
+            return ctypes.string_at(sg[0].addr, total)
+        return b"".join(ctypes.string_at(s.addr, s.length) for s in sg)
 
     def post_recv(self, *wrs: RecvWR) -> None:
         """Post receives, in order. Raises VerbsError: ENOMEM when the queue is full, EINVAL for too many SGEs or in
@@ -279,7 +282,3 @@ class QP:
 
     def __repr__(self) -> str:
         return f"QP(0x{self.qp_num:x}, {QpState(self._rings.state).name})"
-
-
-def _copy_from(sge: SGE) -> bytes:
-    return ctypes.string_at(sge.addr, sge.length)

@@ -29,9 +29,13 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "MAX_PAYLOAD_BYTES",
     "PSN_MASK",
+    "WRITE_ONLY_BYTES",
     "Frame",
+    "SmallWrite",
     "decode_header",
+    "decode_write_only",
     "encode_header",
+    "encode_write_only",
     "frame_lengths",
     "header_bytes",
     "is_acknowledgement",
@@ -87,6 +91,12 @@ _LAYOUT = [
 _LAYOUT_BYTES = [
     FRAME_HEADER_BYTES + BTH_BYTES + (16 if f & 1 else 0) + (4 if f & 2 else 0) + (4 if f & 4 else 0) for f in range(8)
 ]
+
+
+# A whole RDMA_WRITE_ONLY header at once, for the frame that small messages are made of: frame header, BTH, RETH.
+_WRITE_ONLY = struct.Struct("!BBHIHHIQBBHIIQII")
+WRITE_ONLY_BYTES = _WRITE_ONLY.size
+_WRITE_ONLY_OPCODE = int(_O.RC_RDMA_WRITE_ONLY)
 
 
 @dataclass(slots=True)
@@ -173,6 +183,39 @@ def encode_header(frame: Frame) -> bytes:
     if flags & 4:
         head += _IMM.pack(frame.imm)
     return head
+
+
+def encode_write_only(
+    slid: int, dlid: int, dest_qpn: int, psn: int, va: int, rkey: int, nbytes: int, patient: bool, solicited: bool
+) -> bytes:
+    """`encode_header` of an unshaped RDMA_WRITE_ONLY frame that asks for an acknowledgement."""
+    return _WRITE_ONLY.pack(
+        FRAME_MAGIC, WRITE_ONLY_BYTES, patient, nbytes, slid, dlid, 0, 0, _WRITE_ONLY_OPCODE,
+        (0x80 if solicited else 0) | (-nbytes & 3) << 4, _PKEY_DEFAULT, dest_qpn, 0x80000000 | psn, va, rkey, nbytes,
+    )  # fmt: skip
+
+
+SmallWrite = tuple[int, int, int, int, bool, bool, int, int, int]
+"""slid, dlid, dest_qpn, psn, ack_req, patient, va, rkey, nbytes."""
+
+
+def decode_write_only(buffer: bytearray | memoryview, offset: int, end: int) -> SmallWrite | None:
+    """An unshaped RDMA_WRITE_ONLY frame that lies whole in `buffer[offset:end]`, payload included; None for anything
+    else, also what is malformed: `decode_header` tells why."""
+    if end - offset < WRITE_ONLY_BYTES or buffer[offset + FRAME_HEADER_BYTES] != _WRITE_ONLY_OPCODE:
+        return None
+    magic, size, flags, nbytes, slid, dlid, _, arrival_ns, _, _, _, dest_qpn, last, va, rkey, dma_len = (
+        _WRITE_ONLY.unpack_from(buffer, offset)
+    )
+    if (
+        magic != FRAME_MAGIC
+        or size != WRITE_ONLY_BYTES
+        or arrival_ns
+        or nbytes != dma_len
+        or offset + size + nbytes > end
+    ):
+        return None
+    return slid, dlid, dest_qpn & 0xFFFFFF, last & PSN_MASK, bool(last & 0x80000000), bool(flags & 1), va, rkey, nbytes
 
 
 def frame_lengths(buffer: bytearray | memoryview | bytes, offset: int = 0) -> tuple[int, int]:

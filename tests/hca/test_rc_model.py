@@ -65,11 +65,20 @@ chance = st.floats(0, 0.15)
     st.sampled_from([4096, 8192, 65536]),
     st.integers(0, 3),
     st.sampled_from([0, 0xFFFFF0]),
+    st.booleans(),
 )
 def test_exactly_once_in_order(
-    plan: list[Op], seed: int, loss: float, duplicate: float, delay: float, burst: int, late_receives: int, psn: int
+    plan: list[Op],
+    seed: int,
+    loss: float,
+    duplicate: float,
+    delay: float,
+    burst: int,
+    late_receives: int,
+    psn: int,
+    express: bool,
 ) -> None:
-    world = World(2, seed=seed, burst=burst, faults=LinkFaults(loss, duplicate, delay))
+    world = World(2, seed=seed, burst=burst, faults=LinkFaults(loss, duplicate, delay), express=express)
     # retry_cnt 7 is not for ever: with a timeout well over the longest delay, seven losses in a row are what it takes.
     a, b = world.pair(retry_cnt=7, rnr_retry=7, timeout=4, min_rnr_timer=1, sq_psn=psn, rq_psn=psn)
     mine, my_bytes = world.hcas[0].alloc(SIZE)
