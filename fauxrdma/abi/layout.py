@@ -30,16 +30,20 @@ __all__ = [
     "doorbell_bytes",
 ]
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 MAGIC = 0x4D524446  # "FDRM" read as little-endian bytes
 
 SGE = struct.Struct("<QII")
 """addr u64, length u32, lkey u32"""
 SGE_BYTES = SGE.size
 
-SEND_WQE = struct.Struct("<QIIQIIII24x")
-"""wr_id u64, opcode u32, send_flags u32, remote_addr u64, rkey u32, imm u32, num_sge u32, inline_bytes u32, reserved.
-SGEs follow, or the inline data when IBV_SEND_INLINE is set."""
+SEND_WQE = struct.Struct("<QIIQIIIIQQII")
+"""wr_id u64, opcode u32, send_flags u32, remote_addr u64, rkey u32, imm u32, num_sge u32, inline_bytes u32,
+compare_add u64, swap u64, handle u32, reserved u32. SGEs follow, or the inline data when IBV_SEND_INLINE is set.
+
+By operation: atomics use compare_add and swap. UD sends: handle is the address handle, compare_add the remote queue
+pair, swap the remote Q_Key. SEND_WITH_INV and LOCAL_INV: rkey is the key to invalidate. BIND_MW: handle is the window,
+rkey its new key, remote_addr and compare_add the range (address, length), imm the region's lkey, swap the access."""
 SEND_WQE_BYTES = SEND_WQE.size
 
 RECV_WQE = struct.Struct("<QII")

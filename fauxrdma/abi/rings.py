@@ -11,8 +11,8 @@ from fauxrdma.abi import layout as L
 
 __all__ = ["CompletionRing", "DoorbellRing", "LoneWrite", "QueuePairRings", "RecvFields", "SendFields"]
 
-SendFields = tuple[int, int, int, int, int, int, tuple[tuple[int, int, int], ...], bytes | None]
-"""wr_id, opcode, flags, remote_addr, rkey, imm, SGEs, inline data."""
+SendFields = tuple[int, int, int, int, int, int, tuple[tuple[int, int, int], ...], bytes | None, int, int, int]
+"""wr_id, opcode, flags, remote_addr, rkey, imm, SGEs, inline data, compare_add, swap, handle."""
 RecvFields = tuple[int, tuple[tuple[int, int, int], ...]]
 """wr_id, SGEs."""
 LoneWrite = tuple[int, int, int, int, int, bytes | tuple[int, int, int]]
@@ -77,12 +77,18 @@ class QueuePairRings:
         imm: int,
         sges: Sequence[tuple[int, int, int]],
         inline: bytes | None,
+        compare_add: int = 0,
+        swap: int = 0,
+        handle: int = 0,
     ) -> None:
         """Application: fill the slot of send request `index`. Publish with `publish_sends`."""
         at = self.layout.sq_offset + index % self.layout.sq_entries * self.layout.sq_stride
         data = self._data
         inline_bytes = 0 if inline is None else len(inline)
-        L.SEND_WQE.pack_into(data, at, wr_id, opcode, flags, remote_addr, rkey, imm, len(sges), inline_bytes)
+        L.SEND_WQE.pack_into(
+            data, at, wr_id, opcode, flags, remote_addr, rkey, imm, len(sges), inline_bytes,
+            compare_add, swap, handle, 0,
+        )  # fmt: skip
         at += L.SEND_WQE_BYTES
         if inline is not None:
             data[at : at + inline_bytes] = inline
@@ -121,7 +127,9 @@ class QueuePairRings:
             return None
         at = layout.sq_offset + index % layout.sq_entries * layout.sq_stride
         data = self._data
-        wr_id, opcode, flags, remote_addr, rkey, imm, num_sge, inline_bytes = L.SEND_WQE.unpack_from(data, at)
+        wr_id, opcode, flags, remote_addr, rkey, imm, num_sge, inline_bytes, compare_add, swap, handle, _ = (
+            L.SEND_WQE.unpack_from(data, at)
+        )
         at += L.SEND_WQE_BYTES
         # What the application wrote is not trusted to stay inside its slot.
         room = layout.sq_stride - L.SEND_WQE_BYTES
@@ -132,7 +140,7 @@ class QueuePairRings:
         else:
             sges = self._sges(at, min(num_sge, room // L.SGE_BYTES))
         words[L.QP_SQ_CONSUMER] = index + 1
-        return index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline)
+        return index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline, compare_add, swap, handle)
 
     def peek_lone_write(self, limit: int) -> LoneWrite | None:
         """Daemon: the send request that waits, if it waits alone and is a plain RDMA WRITE of at most `limit` bytes,
@@ -144,7 +152,7 @@ class QueuePairRings:
         layout = self.layout
         at = layout.sq_offset + index % layout.sq_entries * layout.sq_stride
         data = self._data
-        wr_id, opcode, flags, remote_addr, rkey, _, num_sge, inline_bytes = L.SEND_WQE.unpack_from(data, at)
+        wr_id, opcode, flags, remote_addr, rkey, _, num_sge, inline_bytes, *_ = L.SEND_WQE.unpack_from(data, at)
         if opcode != 0:  # IBV_WR_RDMA_WRITE
             return None
         at += L.SEND_WQE_BYTES

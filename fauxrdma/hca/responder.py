@@ -72,6 +72,8 @@ _IMMEDIATE = frozenset(
 _REMOTE_WRITE = int(AccessFlags.IBV_ACCESS_REMOTE_WRITE)
 _REMOTE_READ = int(AccessFlags.IBV_ACCESS_REMOTE_READ)
 _READ_REQUEST = int(_B.RC_RDMA_READ_REQUEST)
+_LAST_RC_OPCODE = 0x1F
+"""Frames of other transports are dropped without a word (IBTA vol. 1, 9.6.1)."""
 _RECEIVING = (QpState.IBV_QPS_RTR, QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD)
 
 
@@ -153,7 +155,7 @@ class Responder:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._view = None
         self._placed = frame
-        if not self.receiving:
+        if not self.receiving or frame.opcode > _LAST_RC_OPCODE:
             self._verdict = Verdict.SILENT
             return None
         ahead = psn_diff(frame.psn, self.expected_psn)

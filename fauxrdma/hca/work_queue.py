@@ -50,6 +50,11 @@ class SendWqe:
     failure: WcStatus | None = None
     pieces: list[memoryview] = field(default_factory=list, repr=False)
 
+    # What only some operations use, as in the send request of the ABI (abi/layout.py).
+    compare_add: int = 0
+    swap: int = 0
+    handle: int = 0
+
 
 @dataclass(slots=True)
 class RecvWqe:

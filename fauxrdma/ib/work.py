@@ -18,6 +18,11 @@ WC_OPCODE_OF: dict[int, WcOpcode] = {
     WrOpcode.IBV_WR_SEND: WcOpcode.IBV_WC_SEND,
     WrOpcode.IBV_WR_SEND_WITH_IMM: WcOpcode.IBV_WC_SEND,
     WrOpcode.IBV_WR_RDMA_READ: WcOpcode.IBV_WC_RDMA_READ,
+    WrOpcode.IBV_WR_ATOMIC_CMP_AND_SWP: WcOpcode.IBV_WC_COMP_SWAP,
+    WrOpcode.IBV_WR_ATOMIC_FETCH_AND_ADD: WcOpcode.IBV_WC_FETCH_ADD,
+    WrOpcode.IBV_WR_LOCAL_INV: WcOpcode.IBV_WC_LOCAL_INV,
+    WrOpcode.IBV_WR_BIND_MW: WcOpcode.IBV_WC_BIND_MW,
+    WrOpcode.IBV_WR_SEND_WITH_INV: WcOpcode.IBV_WC_SEND,
 }
 """Completion opcode by work-request opcode."""
 

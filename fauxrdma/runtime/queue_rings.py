@@ -31,8 +31,12 @@ class SendRing:
         taken = self._rings.take_send()
         if taken is None:
             return None
-        index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline) = taken
-        return SendWqe(index, wr_id, opcode, flags, sges, remote_addr, rkey, imm, inline)
+        index, fields = taken
+        wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline, compare_add, swap, handle = fields
+        return SendWqe(
+            index, wr_id, opcode, flags, sges, remote_addr, rkey, imm, inline,
+            compare_add=compare_add, swap=swap, handle=handle,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return self._rings.pending_sends()

@@ -7,6 +7,10 @@ A frame on the TCP stream between two daemons is::
     RETH          16 B   on the first frame of an RDMA WRITE and on READ requests (9.3.3)
     AETH           4 B   on acknowledgements and READ responses (9.3.5)
     ImmDt          4 B   on ... WITH_IMMEDIATE (9.3.6)
+    DETH           8 B   on every UD frame (9.3.2): Q_Key, source queue pair
+    AtomicETH     28 B   on COMPARE_SWAP and FETCH_ADD (9.3.4)
+    AtomicAckETH   8 B   on ATOMIC_ACKNOWLEDGE, behind the AETH (9.3.7): the original value
+    IETH           4 B   on ... WITH_INVALIDATE (9.3.8): the R_Key
     payload        n B
 
 in network byte order throughout. One frame stands for ``ceil(n / MTU)`` packets (at least one): the PSN advances by
@@ -56,6 +60,9 @@ _BTH = struct.Struct("!BBHII")
 _RETH = struct.Struct("!QII")
 _AETH = struct.Struct("!I")
 _IMM = struct.Struct("!I")
+_DETH = struct.Struct("!II")
+_ATOMIC = struct.Struct("!QIQQ")
+_ORIGINAL = struct.Struct("!Q")
 
 FRAME_HEADER_BYTES = _FRAME.size
 BTH_BYTES = _BTH.size
@@ -66,45 +73,62 @@ MAX_HEADER_BYTES = 64
 FRAME_MAGIC = 0xFA
 _PKEY_DEFAULT = 0xFFFF
 
-_O = BthOpcode
-_WITH_RETH = frozenset(
-    (_O.RC_RDMA_WRITE_FIRST, _O.RC_RDMA_WRITE_ONLY, _O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, _O.RC_RDMA_READ_REQUEST)
-)
-_WITH_IMM = frozenset(
-    (
-        _O.RC_SEND_LAST_WITH_IMMEDIATE,
-        _O.RC_SEND_ONLY_WITH_IMMEDIATE,
-        _O.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-        _O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-    )
-)
-_WITH_AETH = frozenset(
-    (_O.RC_ACKNOWLEDGE, _O.RC_RDMA_READ_RESPONSE_FIRST, _O.RC_RDMA_READ_RESPONSE_LAST, _O.RC_RDMA_READ_RESPONSE_ONLY)
-)
-_KNOWN = frozenset(
-    int(o) for o in BthOpcode if o not in (_O.RC_ATOMIC_ACKNOWLEDGE, _O.RC_COMPARE_SWAP, _O.RC_FETCH_ADD)
-)
-# Plain ints, indexed by opcode: flags 1 RETH, 2 AETH, 4 ImmDt.
-_LAYOUT = [
-    (1 if op in _WITH_RETH else 0) | (2 if op in _WITH_AETH else 0) | (4 if op in _WITH_IMM else 0) for op in range(256)
-]
-_LAYOUT_BYTES = [
-    FRAME_HEADER_BYTES + BTH_BYTES + (16 if f & 1 else 0) + (4 if f & 2 else 0) + (4 if f & 4 else 0) for f in range(8)
-]
+_RETH_BIT, _AETH_BIT, _IMM_BIT, _DETH_BIT, _ATOMIC_BIT, _ORIGINAL_BIT, _IETH_BIT = (1 << i for i in range(7))
 
+
+def _layout(opcode: int) -> int:
+    """Which transport headers follow the BTH, as an or of bits (IBTA vol. 1, table 38)."""
+    try:
+        name = BthOpcode(opcode).name
+    except ValueError:
+        return 0
+    bits = 0
+    if "RDMA_WRITE_FIRST" in name or "RDMA_WRITE_ONLY" in name or name == "RC_RDMA_READ_REQUEST":
+        bits |= _RETH_BIT
+    if "ACKNOWLEDGE" in name or ("READ_RESPONSE" in name and "MIDDLE" not in name):
+        bits |= _AETH_BIT
+    if name.endswith("WITH_IMMEDIATE"):
+        bits |= _IMM_BIT
+    if name.startswith("UD_"):
+        bits |= _DETH_BIT
+    if name in ("RC_COMPARE_SWAP", "RC_FETCH_ADD"):
+        bits |= _ATOMIC_BIT
+    if name == "RC_ATOMIC_ACKNOWLEDGE":
+        bits |= _ORIGINAL_BIT
+    if name.endswith("WITH_INVALIDATE"):
+        bits |= _IETH_BIT
+    return bits
+
+
+_SIZES = (
+    (_RETH_BIT, 16),
+    (_AETH_BIT, 4),
+    (_IMM_BIT, 4),
+    (_DETH_BIT, 8),
+    (_ATOMIC_BIT, 28),
+    (_ORIGINAL_BIT, 8),
+    (_IETH_BIT, 4),
+)
+_KNOWN = frozenset(int(o) for o in BthOpcode)
+_LAYOUT = [_layout(opcode) for opcode in range(256)]
+_LAYOUT_BYTES = [
+    FRAME_HEADER_BYTES + BTH_BYTES + sum(size for bit, size in _SIZES if flags & bit) for flags in range(128)
+]
 
 # A whole RDMA_WRITE_ONLY header at once, for the frame that small messages are made of: frame header, BTH, RETH.
 _WRITE_ONLY = struct.Struct("!BBHIHHIQBBHIIQII")
 WRITE_ONLY_BYTES = _WRITE_ONLY.size
-_WRITE_ONLY_OPCODE = int(_O.RC_RDMA_WRITE_ONLY)
+_WRITE_ONLY_OPCODE = int(BthOpcode.RC_RDMA_WRITE_ONLY)
 
 
 @dataclass(slots=True)
 class Frame:
     """One frame's headers in host form, and on the sending side its payload.
 
-    `opcode` is a BthOpcode value. `va`, `rkey`, `dma_len` are the RETH's; `syndrome`, `msn` the AETH's; `imm` the
-    immediate data as the 32-bit number its four wire bytes form in network order. `nbytes` is the payload's length.
+    `opcode` is a BthOpcode value. `va`, `rkey`, `dma_len` are the RETH's (the first two also the AtomicETH's, with
+    `swap_add` and `compare`); `syndrome`, `msn` the AETH's; `original` the AtomicAckETH's; `qkey`, `src_qpn` the
+    DETH's; `inv_rkey` the IETH's; `imm` the immediate data as the 32-bit number its four wire bytes form in network
+    order. `nbytes` is the payload's length.
     `payload` holds views of registered memory (never copies), in order. `arrival_ns` is when the fabric model says
     the frame arrives (fabric time) and `duration_ns` how long it was on its way; both 0 when nothing is shaped.
     `patient`: nobody waits for the acknowledgement it asks for, so the responder may collect it with later ones.
@@ -128,6 +152,12 @@ class Frame:
     arrival_ns: int = 0
     duration_ns: int = 0
     patient: bool = False
+    swap_add: int = 0
+    compare: int = 0
+    original: int = 0
+    qkey: int = 0
+    src_qpn: int = 0
+    inv_rkey: int = 0
 
 
 def psn_add(psn: int, count: int) -> int:
@@ -146,7 +176,7 @@ def packets_in(nbytes: int, mtu: int) -> int:
 
 
 def is_acknowledgement(opcode: int) -> bool:
-    """True for what a responder sends (ACK, NAK, READ response): handled by the requester half."""
+    """True for what an RC responder sends (ACK, NAK, READ response, atomic response): the requester half's."""
     return 0x0D <= opcode <= 0x12
 
 
@@ -176,12 +206,22 @@ def encode_header(frame: Frame) -> bytes:
         frame.dest_qpn,
         (0x80000000 if frame.ack_req else 0) | frame.psn,
     )
-    if flags & 1:
+    if flags & _RETH_BIT:
         head += _RETH.pack(frame.va, frame.rkey, frame.dma_len)
-    if flags & 2:
+    if flags & _AETH_BIT:
         head += _AETH.pack(frame.syndrome << 24 | frame.msn)
-    if flags & 4:
-        head += _IMM.pack(frame.imm)
+    if flags > _AETH_BIT + _RETH_BIT:
+        # The order on the wire: DETH before ImmDt, AETH before AtomicAckETH.
+        if flags & _DETH_BIT:
+            head += _DETH.pack(frame.qkey, frame.src_qpn)
+        if flags & _ATOMIC_BIT:
+            head += _ATOMIC.pack(frame.va, frame.rkey, frame.swap_add, frame.compare)
+        if flags & _ORIGINAL_BIT:
+            head += _ORIGINAL.pack(frame.original)
+        if flags & _IMM_BIT:
+            head += _IMM.pack(frame.imm)
+        if flags & _IETH_BIT:
+            head += _IMM.pack(frame.inv_rkey)
     return head
 
 
@@ -255,13 +295,24 @@ def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Fr
     frame.arrival_ns, frame.duration_ns = arrival_ns, duration_ns
     frame.patient = bool(frame_flags & 1)
     at += BTH_BYTES
-    if flags & 1:
+    if flags & _RETH_BIT:
         frame.va, frame.rkey, frame.dma_len = _RETH.unpack_from(buffer, at)
         at += 16
-    if flags & 2:
+    if flags & _AETH_BIT:
         (word,) = _AETH.unpack_from(buffer, at)
         frame.syndrome, frame.msn = word >> 24, word & 0xFFFFFF
         at += 4
-    if flags & 4:
-        (frame.imm,) = _IMM.unpack_from(buffer, at)
+    if flags > _AETH_BIT + _RETH_BIT:
+        if flags & _DETH_BIT:
+            frame.qkey, source = _DETH.unpack_from(buffer, at)
+            frame.src_qpn = source & 0xFFFFFF
+            at += 8
+        if flags & _ATOMIC_BIT:
+            frame.va, frame.rkey, frame.swap_add, frame.compare = _ATOMIC.unpack_from(buffer, at)
+        if flags & _ORIGINAL_BIT:
+            (frame.original,) = _ORIGINAL.unpack_from(buffer, at)
+        if flags & _IMM_BIT:
+            (frame.imm,) = _IMM.unpack_from(buffer, at)
+        if flags & _IETH_BIT:
+            (frame.inv_rkey,) = _IMM.unpack_from(buffer, at)
     return frame

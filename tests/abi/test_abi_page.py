@@ -87,7 +87,7 @@ def test_rings_keep_order_over_many_laps_and_refuse_to_overflow() -> None:
         assert rings.take_send() is None
         rings.publish_sends(i + 1)
         assert rings.pending_sends() == 1
-        assert rings.take_send() == (i, (i, 0, 0, 1 << 40, 5, 6, ((i, 2, 3), (4, 5, 6)), None))
+        assert rings.take_send() == (i, (i, 0, 0, 1 << 40, 5, 6, ((i, 2, 3), (4, 5, 6)), None, 0, 0, 0))
         rings.put_send(0, 0, 0, 8, 0, 0, 0, [], b"inline!")
         rings.put_recv(i, i, [(i, 7, 8)])
         rings.publish_recvs(i + 1)
@@ -103,12 +103,14 @@ def test_what_an_application_writes_is_kept_inside_its_slot() -> None:
     qp_layout = layout.QpLayout(1, 1, 1, 1, 0)
     data = memoryview(bytearray(qp_layout.total_bytes))
     rings = QueuePairRings(data, qp_layout)
-    layout.SEND_WQE.pack_into(data, qp_layout.sq_offset, 1, 0, 0, 0, 0, 0, 1 << 31, 0)  # claims 2^31 SGEs
+    layout.SEND_WQE.pack_into(data, qp_layout.sq_offset, 1, 0, 0, 0, 0, 0, 1 << 31, 0, 0, 0, 0, 0)  # claims 2^31 SGEs
     rings.publish_sends(1)
     taken = rings.take_send()
     assert taken is not None
     assert len(taken[1][6]) == (qp_layout.sq_stride - 64) // 16
-    layout.SEND_WQE.pack_into(data, qp_layout.sq_offset, 1, 0, 8, 0, 0, 0, 0, 1 << 31)  # claims 2^31 inline bytes
+    layout.SEND_WQE.pack_into(
+        data, qp_layout.sq_offset, 1, 0, 8, 0, 0, 0, 0, 1 << 31, 0, 0, 0, 0
+    )  # claims 2^31 inline bytes
     rings.publish_sends(2)
     taken = rings.take_send()
     assert taken is not None

@@ -1,0 +1,96 @@
+"""The completion verbs of one application: completion channels and completion queues."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fauxrdma.abi import control_verbs as V
+from fauxrdma.abi.layout import cq_bytes
+from fauxrdma.abi.rings import CompletionRing
+from fauxrdma.errors import VerbsError
+from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.runtime.queue_rings import CompletionChannel, CompletionQueue
+from fauxrdma.wire.control import Message
+
+if TYPE_CHECKING:
+    from fauxrdma.runtime.app_session import AppSession
+
+__all__ = ["QueueVerbs"]
+
+
+class QueueVerbs:
+    """Serves the verbs in `handlers`, destroys the kinds in `destroyers` (by handle), owns what it made."""
+
+    def __init__(self, session: AppSession) -> None:
+        self._session = session
+        self.cqs: dict[int, CompletionQueue] = {}
+        self.channels: dict[int, CompletionChannel] = {}
+        self.handlers: dict[type[Message], Callable[[Any], None]] = {
+            V.CreateChannel: self._create_channel,
+            V.CreateCq: self._create_cq,
+        }
+        self.destroyers: dict[str, Callable[[int], None]] = {
+            "cq": self._destroy_idle_cq,
+            "channel": self._destroy_channel,
+        }
+
+    def _create_channel(self, msg: V.CreateChannel) -> None:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(write_fd, False)
+        handle = self._session.hca.new_handle()
+        self.channels[handle] = CompletionChannel(handle, write_fd)
+        self._session.reply(V.Created(handle), read_fd)
+        os.close(read_fd)
+
+    def _create_cq(self, msg: V.CreateCq) -> None:
+        limit = self._session.hca.attributes.max_cqe
+        if not 1 <= msg.entries <= limit:
+            raise VerbsError(errno.EINVAL, f"Failed to create CQ: {msg.entries} entries, legal are 1 to {limit}")
+        channel = None
+        if msg.channel is not None:
+            channel = self.channels.get(msg.channel)
+            if channel is None:
+                raise VerbsError(errno.EINVAL, f"Failed to create CQ: there is no completion channel {msg.channel}")
+        memory = SharedMemory.create(cq_bytes(msg.entries), "fauxrdma-cq")
+        ring = CompletionRing(memory.view, msg.entries)
+        ring.format()
+        cq = CompletionQueue(self._session.hca.new_handle(), ring, channel)
+        if channel is not None:
+            channel.users += 1
+        self.cqs[cq.cqn] = cq
+        self._session.hca.cqs[cq.cqn] = cq
+        self._session.hca.owners["cq", cq.cqn] = self._session.async_event
+        self._session.reply(V.Created(cq.cqn), memory.fd)
+        memory.close_fd()
+
+    def _destroy_idle_cq(self, handle: int) -> None:
+        if handle not in self.cqs:
+            raise VerbsError(errno.EINVAL, f"there is no cq {handle} in this context")
+        if self.cqs[handle].users:
+            raise VerbsError(errno.EBUSY, f"Failed to destroy CQ {handle}: queue pairs still use it")
+        self._destroy_cq(handle)
+
+    def _destroy_channel(self, handle: int) -> None:
+        if handle not in self.channels:
+            raise VerbsError(errno.EINVAL, f"there is no channel {handle} in this context")
+        if self.channels[handle].users:
+            raise VerbsError(errno.EBUSY, f"Failed to destroy completion channel {handle}: queues still use it")
+        self.channels.pop(handle).close()
+
+    def _destroy_cq(self, cqn: int) -> None:
+        cq = self.cqs.pop(cqn)
+        self._session.hca.cqs.pop(cqn, None)
+        self._session.hca.owners.pop(("cq", cqn), None)
+        if cq.channel is not None:
+            cq.channel.users -= 1
+
+    def close(self) -> None:
+        """Destroy everything. Queue pairs are gone already."""
+        for cqn in list(self.cqs):
+            self._destroy_cq(cqn)
+        for channel in self.channels.values():
+            channel.close()
+        self.channels.clear()
