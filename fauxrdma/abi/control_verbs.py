@@ -16,19 +16,23 @@ __all__ = [
     "CreateChannel",
     "CreateCq",
     "CreateQp",
+    "CreateSrq",
     "Created",
     "Destroy",
     "Done",
     "HcaList",
     "ListHcas",
     "ModifyQp",
+    "ModifySrq",
     "MrKeys",
     "Opened",
     "QpCreated",
     "QpState",
     "QueryPath",
     "QueryQp",
+    "QuerySrq",
     "RegMr",
+    "SrqState",
     "VerbFailed",
 ]
 
@@ -131,18 +135,53 @@ class CreateCq(Message):
 
 @message
 class CreateQp(Message):
-    """Answer: QpCreated with the rings' memory."""
+    """`srq` is a shared receive queue's handle or None. Answer: QpCreated with the rings' memory."""
 
     qp_type: int
     pd: int
     send_cq: int
     recv_cq: int
+    srq: int | None
     max_send_wr: int
     max_recv_wr: int
     max_send_sge: int
     max_recv_sge: int
     max_inline_data: int
     sq_sig_all: bool
+
+
+@message
+class CreateSrq(Message):
+    """A shared receive queue. Answer: Created with the ring's memory."""
+
+    pd: int
+    max_wr: int
+    max_sge: int
+
+
+@message
+class ModifySrq(Message):
+    """`mask` of IBV_SRQ_MAX_WR (another size: one descriptor comes with the answer, the memory that takes the old one's
+    place) and IBV_SRQ_LIMIT (arm the limit event). Nothing may be posted or polled meanwhile. Answer: Done."""
+
+    srq: int
+    mask: int
+    max_wr: int
+    srq_limit: int
+
+
+@message
+class QuerySrq(Message):
+    """Answer: SrqState."""
+
+    srq: int
+
+
+@message
+class SrqState(Message):
+    max_wr: int
+    max_sge: int
+    srq_limit: int
 
 
 @message
@@ -187,7 +226,7 @@ class QueryPath(Message):
 
 @message
 class Destroy(Message):
-    """`kind` is one of qp, cq, mr, pd, channel. Answer: Done, or VerbFailed(EBUSY) while something still uses it."""
+    """`kind` is one of qp, cq, srq, mr, pd, channel. Answer: Done, or VerbFailed(EBUSY) while something uses it."""
 
     kind: str
     handle: int
@@ -195,7 +234,8 @@ class Destroy(Message):
 
 @message
 class AsyncEventNotice(Message):
-    """What the async-event pipe carries: an AsyncEventType, the queue pair or completion queue it is about, a story."""
+    """What the async-event pipe carries: an AsyncEventType, the queue pair, completion queue or shared receive
+    queue it is about (or the port), a story."""
 
     kind: int
     element: int

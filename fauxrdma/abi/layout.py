@@ -25,7 +25,9 @@ __all__ = [
     "SEND_WQE_BYTES",
     "SGE",
     "SGE_BYTES",
+    "SRQ_HEADER_BYTES",
     "QpLayout",
+    "SrqLayout",
     "cq_bytes",
     "doorbell_bytes",
 ]
@@ -64,6 +66,11 @@ QP_SQ_CONSUMER = 24
 QP_RQ_CONSUMER = 32
 QP_HEADER_BYTES = 320
 
+SRQ_PRODUCER = 8
+SRQ_CONSUMER = 16
+SRQ_DROPPED = 24
+SRQ_HEADER_BYTES = 256
+
 CQ_PRODUCER = 8
 CQ_CONSUMER = 16
 CQ_ARMED = 24
@@ -94,6 +101,18 @@ class QpLayout:
         self.sq_offset = QP_HEADER_BYTES
         self.rq_offset = self.sq_offset + self.sq_entries * self.sq_stride
         self.total_bytes = _round_up(self.rq_offset + self.rq_entries * self.rq_stride, 4096)
+
+
+class SrqLayout:
+    """Where things are in a shared receive queue's memory, from its capacity in receives and SGEs of each."""
+
+    __slots__ = ("entries", "max_sge", "stride", "total_bytes")
+
+    def __init__(self, entries: int, max_sge: int) -> None:
+        self.entries = max(1, entries)
+        self.max_sge = max_sge
+        self.stride = _round_up(RECV_WQE_BYTES + max_sge * SGE_BYTES, 32)
+        self.total_bytes = _round_up(SRQ_HEADER_BYTES + self.entries * self.stride, 4096)
 
 
 def cq_bytes(entries: int) -> int:

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 from fauxrdma.abi import layout as L
 
-__all__ = ["CompletionRing", "DoorbellRing", "LoneWrite", "QueuePairRings", "RecvFields", "SendFields"]
+__all__ = [
+    "CompletionRing",
+    "DoorbellRing",
+    "LoneWrite",
+    "QueuePairRings",
+    "RecvFields",
+    "SendFields",
+    "pack_receive",
+    "unpack_receive",
+]
 
 SendFields = tuple[int, int, int, int, int, int, tuple[tuple[int, int, int], ...], bytes | None, int, int, int]
 """wr_id, opcode, flags, remote_addr, rkey, imm, SGEs, inline data, compare_add, swap, handle."""
@@ -104,11 +113,7 @@ class QueuePairRings:
     def put_recv(self, index: int, wr_id: int, sges: Sequence[tuple[int, int, int]]) -> None:
         """Application: fill the slot of receive request `index`. Publish with `publish_recvs`."""
         at = self.layout.rq_offset + index % self.layout.rq_entries * self.layout.rq_stride
-        L.RECV_WQE.pack_into(self._data, at, wr_id, len(sges), 0)
-        at += L.RECV_WQE_BYTES
-        for addr, length, lkey in sges:
-            L.SGE.pack_into(self._data, at, addr, length, lkey)
-            at += L.SGE_BYTES
+        pack_receive(self._data, at, wr_id, sges)
 
     def publish_recvs(self, producer: int) -> None:
         """Application: everything below `producer` may be taken."""
@@ -138,7 +143,7 @@ class QueuePairRings:
         if flags & 8:
             inline = bytes(data[at : at + min(inline_bytes, room)])
         else:
-            sges = self._sges(at, min(num_sge, room // L.SGE_BYTES))
+            sges = _sges(data, at, min(num_sge, room // L.SGE_BYTES))
         words[L.QP_SQ_CONSUMER] = index + 1
         return index, (wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline, compare_add, swap, handle)
 
@@ -181,16 +186,9 @@ class QueuePairRings:
             words[L.QP_RQ_CONSUMER] = producer
             return None
         at = layout.rq_offset + index % layout.rq_entries * layout.rq_stride
-        wr_id, num_sge, _ = L.RECV_WQE.unpack_from(self._data, at)
-        sges = self._sges(at + L.RECV_WQE_BYTES, min(num_sge, (layout.rq_stride - L.RECV_WQE_BYTES) // L.SGE_BYTES))
+        fields = unpack_receive(self._data, at, layout.rq_stride)
         words[L.QP_RQ_CONSUMER] = index + 1
-        return index, (wr_id, sges)
-
-    def _sges(self, at: int, count: int) -> tuple[tuple[int, int, int], ...]:
-        data = self._data
-        if count == 1:
-            return (L.SGE.unpack_from(data, at),)
-        return tuple(L.SGE.unpack_from(data, at + i * L.SGE_BYTES) for i in range(count))
+        return index, fields
 
     def pending_sends(self) -> int:
         """Posted and not taken."""
@@ -199,6 +197,27 @@ class QueuePairRings:
     def pending_recvs(self) -> int:
         """Posted and not taken."""
         return _pending(self._words[L.QP_RQ_PRODUCER] - self._words[L.QP_RQ_CONSUMER], self.layout.rq_entries)
+
+
+def pack_receive(data: memoryview, at: int, wr_id: int, sges: Sequence[tuple[int, int, int]]) -> None:
+    """Write a receive request into the slot at `at`."""
+    L.RECV_WQE.pack_into(data, at, wr_id, len(sges), 0)
+    at += L.RECV_WQE_BYTES
+    for addr, length, lkey in sges:
+        L.SGE.pack_into(data, at, addr, length, lkey)
+        at += L.SGE_BYTES
+
+
+def unpack_receive(data: memoryview, at: int, stride: int) -> RecvFields:
+    """The receive request in the slot of `stride` bytes at `at`; more SGEs than it holds are not believed."""
+    wr_id, num_sge, _ = L.RECV_WQE.unpack_from(data, at)
+    return wr_id, _sges(data, at + L.RECV_WQE_BYTES, min(num_sge, (stride - L.RECV_WQE_BYTES) // L.SGE_BYTES))
+
+
+def _sges(data: memoryview, at: int, count: int) -> tuple[tuple[int, int, int], ...]:
+    if count == 1:
+        return (L.SGE.unpack_from(data, at),)
+    return tuple(L.SGE.unpack_from(data, at + i * L.SGE_BYTES) for i in range(count))
 
 
 def _pending(count: int, entries: int) -> int:

@@ -14,6 +14,7 @@ from fauxrdma.errors import VerbsError
 from fauxrdma.hca.events import (
     Action,
     AsyncEvent,
+    Complete,
     Doorbell,
     Event,
     FrameReceived,
@@ -26,9 +27,10 @@ from fauxrdma.hca.express import cut_small_write, land_small_write
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
+from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceives
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcOpcode, WcStatus
 from fauxrdma.ib.qp_states import check_modify
 from fauxrdma.memory.regions import KeyTable, ProtectionDomain
 from fauxrdma.wire.headers import Frame, SmallWrite, is_acknowledgement
@@ -38,6 +40,7 @@ __all__ = ["HcaEngine"]
 _ACKNOWLEDGE = int(BthOpcode.RC_ACKNOWLEDGE)
 _SENDING = (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD)
 _ERR = QpState.IBV_QPS_ERR
+_RTR = QpState.IBV_QPS_RTR
 _FIRST_QPN = 0x11
 _QPN_LIMIT = 1 << 24
 
@@ -53,6 +56,7 @@ class HcaEngine:
         self._qps: dict[int, QueuePair] = {}
         self._requesters: dict[int, Requester] = {}
         self._responders: dict[int, Responder] = {}
+        self._srqs: dict[int, SharedReceiveQueue] = {}
         self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
 
     # ---- control path --------------------------------------------------------------------------------------------
@@ -67,8 +71,10 @@ class HcaEngine:
         sq_sig_all: bool,
         sq: SendSource,
         rq: WorkSource[RecvWqe],
+        srq: SharedReceiveQueue | None = None,
     ) -> QueuePair:
-        """A new queue pair in RESET. Raises VerbsError(ENOMEM) at the device's limit."""
+        """A new queue pair in RESET; with `srq` it receives from there and not from `rq`. Raises VerbsError(ENOMEM) at
+        the device's limit."""
         if qp_type != QpType.IBV_QPT_RC:
             raise VerbsError(errno.EOPNOTSUPP, f"Failed to create QP: {qp_type.name} is not built yet, use IBV_QPT_RC")
         if len(self._qps) >= self.attributes.max_qp:
@@ -78,6 +84,10 @@ class HcaEngine:
             if qpn not in self._qps:
                 break
         qp = QueuePair(qpn, qp_type, pd, send_cqn, recv_cqn, cap, sq_sig_all, sq, rq)
+        if srq is not None:
+            qp.srq = srq
+            qp.rq = SharedReceives(srq, qp)
+            srq.users += 1
         pd.children += 1
         self._qps[qpn] = qp
         self._requesters[qpn] = Requester(qp, self.keys, self.lid)
@@ -89,11 +99,55 @@ class HcaEngine:
         qp = self._qps.pop(qpn, None)
         if qp is not None:
             qp.pd.children -= 1
+            if isinstance(qp.rq, SharedReceives):
+                qp.rq.forget()
+                qp.rq.srq.users -= 1
             del self._requesters[qpn], self._responders[qpn]
 
     def qp(self, qpn: int) -> QueuePair | None:
         """The queue pair with this number, if it exists."""
         return self._qps.get(qpn)
+
+    def create_srq(self, srqn: int, pd: ProtectionDomain, source: WorkSource[RecvWqe]) -> SharedReceiveQueue:
+        """A new shared receive queue called `srqn`. Raises VerbsError(ENOMEM) at the device's limit."""
+        if len(self._srqs) >= self.attributes.max_srq:
+            raise VerbsError(errno.ENOMEM, f"Failed to create SRQ: the device has max_srq = {self.attributes.max_srq}")
+        srq = self._srqs[srqn] = SharedReceiveQueue(srqn, pd, source)
+        pd.children += 1
+        return srq
+
+    def destroy_srq(self, srqn: int) -> None:
+        """Remove a shared receive queue. Raises VerbsError(EBUSY) while queue pairs use it."""
+        srq = self._srqs[srqn]
+        if srq.users:
+            raise VerbsError(errno.EBUSY, f"Failed to destroy SRQ {srqn}: {srq.users} queue pairs still use it")
+        del self._srqs[srqn]
+        srq.pd.children -= 1
+
+    def arm_srq(self, srqn: int, limit: int) -> list[Action]:
+        """Ask for one IBV_EVENT_SRQ_LIMIT_REACHED when fewer than `limit` receives are left; 0 asks for none.
+
+        When fewer are left already the event comes at once: who arms after the queue ran low must hear of it.
+        """
+        srq = self._srqs[srqn]
+        srq.limit = limit
+        srq.check_limit()
+        out: list[Action] = []
+        self._settle_srqs(out)
+        return out
+
+    def _settle_srqs(self, out: list[Action]) -> None:
+        """Count the receives of shared queues that `out` completes, and report limits that were reached."""
+        for action in out:
+            if type(action) is Complete and action.wc.opcode & WcOpcode.IBV_WC_RECV:
+                qp = self._qps.get(action.wc.qp_num)
+                if qp is not None and isinstance(qp.rq, SharedReceives):
+                    qp.rq.in_hand -= 1
+        for srq in self._srqs.values():
+            if srq.limit_reached:
+                srq.limit_reached = False
+                text = f"shared receive queue {srq.srqn} has {len(srq.source)} receives left"
+                out.append(AsyncEvent(AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED, srq.srqn, text))
 
     @property
     def retransmits(self) -> int:
@@ -120,6 +174,8 @@ class HcaEngine:
             # RESET discards what is posted, silently.
             while qp.sq.fetch() is not None or qp.rq.fetch() is not None:
                 pass
+            if isinstance(qp.rq, SharedReceives):
+                qp.rq.forget()
         elif new == QpState.IBV_QPS_ERR:
             self._flush(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
         elif new == QpState.IBV_QPS_RTR:
@@ -128,6 +184,8 @@ class HcaEngine:
             if old == QpState.IBV_QPS_RTR:
                 self._requesters[qpn].start()
             self._want_link(qp, out)
+        if self._srqs:
+            self._settle_srqs(out)
         return out
 
     # ---- data path -----------------------------------------------------------------------------------------------
@@ -149,6 +207,8 @@ class HcaEngine:
                     self._want_link(qp, out)
         elif kind is TimerExpired:
             self._timer_expired(now, out)
+        if self._srqs:
+            self._settle_srqs(out)
         return out
 
     def express_send(self, qpn: int, now: int) -> bytes | None:
@@ -167,7 +227,8 @@ class HcaEngine:
         """The express lane for `place`, the copy and ``handle(FrameReceived)`` of a small RDMA WRITE; appends actions.
         False (and nothing has changed) when the general way is due."""
         responder = self._responders.get(write[2])
-        return responder is not None and land_small_write(responder, write, payload, out)
+        # In RTR the first packet also raises IBV_EVENT_COMM_EST.
+        return responder is not None and responder.qp.state != _RTR and land_small_write(responder, write, payload, out)
 
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """Where the payload of an incoming frame goes: views in order, or None to drain it. Commits nothing.
@@ -195,6 +256,10 @@ class HcaEngine:
             return
         if not is_acknowledgement(frame.opcode):
             responder = self._responders[qp.qpn]
+            if qp.state == _RTR and not qp.told_established:
+                qp.told_established = True
+                text = f"QP 0x{qp.qpn:x} is in RTR and its peer has begun to send"
+                out.append(AsyncEvent(AsyncEventType.IBV_EVENT_COMM_EST, qp.qpn, text))
             if responder.finish(frame, now, out):
                 self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
             elif responder.jobs:
@@ -271,6 +336,10 @@ class HcaEngine:
         qp.wants_link = False
         self._requesters[qp.qpn].flush(status, now, out)
         self._responders[qp.qpn].flush(now, out)
+        if qp.srq is not None and not qp.told_last_wqe:
+            qp.told_last_wqe = True
+            text = f"QP 0x{qp.qpn:x} is in ERR and takes no more receives from shared receive queue {qp.srq.srqn}"
+            out.append(AsyncEvent(AsyncEventType.IBV_EVENT_QP_LAST_WQE_REACHED, qp.qpn, text))
 
     def cq_overflowed(self, cqn: int, now: int) -> list[Action]:
         """A completion did not fit in its queue: report CQ_ERR and stop every queue pair attached to it."""
@@ -283,6 +352,8 @@ class HcaEngine:
             qp.state = _ERR
         for qp in up:
             self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+        if self._srqs:
+            self._settle_srqs(out)
         return out
 
     # ---- the timer -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import QPAttr, QPCap
 from fauxrdma.ib.enums import Mtu, QpState, QpType
@@ -57,6 +58,14 @@ class QueuePair:
     wants_link: bool = False
     responded_last: bool = False  # the last burst was a READ response: it is the requester's turn
     last_error: str = ""
+    srq: SharedReceiveQueue | None = field(default=None, repr=False)
+    told_last_wqe: bool = False  # IBV_EVENT_QP_LAST_WQE_REACHED has been raised
+    told_established: bool = False  # IBV_EVENT_COMM_EST has been raised
+
+    @property
+    def recv_pd(self) -> ProtectionDomain:
+        """The protection domain of the memory that receives name."""
+        return self.pd if self.srq is None else self.srq.pd
 
     def apply(self, attr: QPAttr, mask: M) -> None:
         """Take over the attributes named in the mask (already checked)."""
@@ -71,3 +80,5 @@ class QueuePair:
         self.attr = QPAttr()
         self.wants_link = False
         self.last_error = ""
+        self.told_last_wqe = False
+        self.told_established = False

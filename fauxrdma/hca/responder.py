@@ -196,7 +196,7 @@ class Responder:
         for addr, length, lkey in wqe.sges:
             if length == 0:
                 continue
-            view = self.keys.local(self.qp.pd, addr, length, lkey, writing=True)
+            view = self.keys.local(self.qp.recv_pd, addr, length, lkey, writing=True)
             if isinstance(view, Fault):
                 self._refuse(
                     NakCode.REMOTE_OPERATIONAL_ERROR,

@@ -19,6 +19,7 @@ __all__ = [
     "PortAttr",
     "QPAttr",
     "QPCap",
+    "SrqAttr",
     "ack_timeout_ns",
 ]
 
@@ -47,6 +48,16 @@ class QPCap:
     max_send_sge: int = 1
     max_recv_sge: int = 1
     max_inline_data: int = 0
+
+
+@dataclass(slots=True)
+class SrqAttr:
+    """Attributes of a shared receive queue, with pyverbs' defaults: receives, SGEs of each, and the armed limit (0 when
+    not armed; ignored when the queue is created, as by ibv_create_srq)."""
+
+    max_wr: int = 100
+    max_sge: int = 1
+    srq_limit: int = 0
 
 
 @dataclass(slots=True)
@@ -129,6 +140,9 @@ class DeviceAttr:
     max_mr: int = 65536
     max_pd: int = 16384
     max_qp_rd_atom: int = 16
+    max_srq: int = 16384
+    max_srq_wr: int = 16384
+    max_srq_sge: int = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.session_memory import MemoryVerbs
 from fauxrdma.runtime.session_qps import QpVerbs
 from fauxrdma.runtime.session_queues import QueueVerbs
+from fauxrdma.runtime.session_srqs import SrqVerbs
 from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import NodeWelcome
@@ -62,7 +63,8 @@ class AppSession:
         self.memory = MemoryVerbs(self)
         self.queues = QueueVerbs(self)
         self.qps = QpVerbs(self)
-        self._verbs = (self.qps, self.queues, self.memory)
+        self.srqs = SrqVerbs(self)
+        self._verbs = (self.qps, self.srqs, self.queues, self.memory)
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,
             V.ClientHello: self._hello,

@@ -27,7 +27,7 @@ from fauxrdma.hca.events import (
     SendFrame,
     TimerExpired,
 )
-from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcOpcode, WcStatus
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
@@ -259,13 +259,19 @@ class DataPath:
         if wc.status != WcStatus.IBV_WC_SUCCESS:
             self._publish_state(hca, wc.qp_num)
         if not cq.add(wc, action.solicited):
+            lost = hca.engine.qp(wc.qp_num) if wc.opcode & WcOpcode.IBV_WC_RECV else None
+            if lost is not None and lost.srq is not None:
+                lost.srq.drop()
             # Ends, since the queue pairs that are still up when it is called are in ERR then.
             self._perform(hca, hca.engine.cq_overflowed(cq.cqn, self.clock.now_ns()))
 
     def _report(self, hca: EmulatedHca, event: AsyncEvent) -> None:
-        """Every asynchronous event of this transport comes with queue pairs that stopped: show that first."""
-        for qpn in list(hca.rings) if event.kind == AsyncEventType.IBV_EVENT_CQ_ERR else [event.element]:
-            self._publish_state(hca, qpn)
+        """Most asynchronous events come with queue pairs that stopped: show that first."""
+        if event.kind == AsyncEventType.IBV_EVENT_CQ_ERR:
+            for qpn in list(hca.rings):
+                self._publish_state(hca, qpn)
+        elif event.kind != AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED:
+            self._publish_state(hca, event.element)
         hca.report(event)
 
     def _publish_state(self, hca: EmulatedHca, qpn: int) -> None:

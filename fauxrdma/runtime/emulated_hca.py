@@ -16,6 +16,13 @@ from fauxrdma.wire.fabric_messages import HcaInfo
 
 __all__ = ["EmulatedHca"]
 
+_ELEMENTS = {
+    AsyncEventType.IBV_EVENT_CQ_ERR: "cq",
+    AsyncEventType.IBV_EVENT_SRQ_ERR: "srq",
+    AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED: "srq",
+}
+"""What an event is about, where it is not a queue pair."""
+
 
 class EmulatedHca:
     """Engine, completion queues by number, rings by queue-pair number, and who hears of asynchronous events."""
@@ -26,7 +33,7 @@ class EmulatedHca:
         self.engine = HcaEngine(info.lid, rng, self.attributes)
         self.cqs: dict[int, CompletionQueue] = {}
         self.rings: dict[int, QueuePairRings] = {}
-        self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp" or "cq", number)
+        self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp", "cq" or "srq", number)
         self._next_handle = 1
 
     def new_handle(self) -> int:
@@ -35,8 +42,8 @@ class EmulatedHca:
         return self._next_handle - 1
 
     def report(self, event: AsyncEvent) -> None:
-        """Pass an asynchronous event to the application that owns its queue pair or completion queue."""
-        kind = "cq" if event.kind == AsyncEventType.IBV_EVENT_CQ_ERR else "qp"
+        """Pass an asynchronous event to the application that owns the queue it is about."""
+        kind = _ELEMENTS.get(event.kind, "qp")
         owner = self.owners.get((kind, event.element))
         if owner is not None:
             owner(event)

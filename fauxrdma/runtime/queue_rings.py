@@ -7,11 +7,12 @@ import os
 
 from fauxrdma.abi.layout import RECEIVE_QUEUE_BIT
 from fauxrdma.abi.rings import CompletionRing, QueuePairRings
+from fauxrdma.abi.srq_ring import SharedReceiveRing
 from fauxrdma.hca.work_queue import RecvWqe, SendWqe
 from fauxrdma.ib.enums import WcStatus
 from fauxrdma.ib.work import WC
 
-__all__ = ["CompletionChannel", "CompletionQueue", "RecvRing", "SendRing"]
+__all__ = ["CompletionChannel", "CompletionQueue", "RecvRing", "SendRing", "SrqRing"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,30 @@ class RecvRing:
 
     def __len__(self) -> int:
         return self._rings.pending_recvs()
+
+
+class SrqRing:
+    """WorkSource of a shared receive queue; `ring` is replaced when it is resized."""
+
+    __slots__ = ("ring",)
+
+    def __init__(self, ring: SharedReceiveRing) -> None:
+        self.ring = ring
+
+    def fetch(self) -> RecvWqe | None:
+        """The next posted receive, or None."""
+        taken = self.ring.take()
+        if taken is None:
+            return None
+        index, (wr_id, sges) = taken
+        return RecvWqe(index, wr_id, sges)
+
+    def publish_dropped(self, count: int) -> None:
+        """Tell the application how many receives were taken and will never complete: their slots are free."""
+        self.ring.dropped = count
+
+    def __len__(self) -> int:
+        return len(self.ring)
 
 
 class CompletionChannel:

@@ -61,15 +61,23 @@ class QpVerbs:
         except ValueError:
             raise VerbsError(errno.EINVAL, f"Failed to create QP: {msg.qp_type} is not a queue pair type") from None
         pd = self._session.memory.pd(msg.pd)
-        cap = QPCap(msg.max_send_wr, msg.max_recv_wr, msg.max_send_sge, msg.max_recv_sge, msg.max_inline_data)
+        cap = QPCap(
+            msg.max_send_wr,
+            0 if msg.srq is not None else msg.max_recv_wr,
+            msg.max_send_sge,
+            msg.max_recv_sge,
+            msg.max_inline_data,
+        )
+        srq = None if msg.srq is None else self._session.srqs.srq(msg.srq)
         layout = QpLayout(cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data)
         memory = SharedMemory.create(layout.total_bytes, "fauxrdma-qp")
         rings = QueuePairRings(memory.view, layout)
         rings.format()
         try:
             qp = self._session.hca.engine.create_qp(
-                qp_type, pd, msg.send_cq, msg.recv_cq, cap, msg.sq_sig_all, SendRing(rings), RecvRing(rings)
-            )
+                qp_type, pd, msg.send_cq, msg.recv_cq, cap, msg.sq_sig_all, SendRing(rings), RecvRing(rings),
+                srq,
+            )  # fmt: skip
         except VerbsError:
             memory.close_fd()
             raise

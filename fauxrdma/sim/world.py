@@ -26,6 +26,7 @@ from fauxrdma.hca.events import (
     WantsLink,
 )
 from fauxrdma.hca.queue_pair import QueuePair
+from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
@@ -34,7 +35,7 @@ from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
 from fauxrdma.units import Rate
 from fauxrdma.wire.headers import Frame, decode_header, decode_write_only, encode_header, header_bytes
 
-__all__ = ["LinkFaults", "SimHca", "SimQp", "World"]
+__all__ = ["LinkFaults", "SimHca", "SimQp", "SimSrq", "World"]
 
 M = QpAttrMask
 _ALL_ACCESS = 1 | 2 | 4
@@ -81,6 +82,25 @@ class SimQp:
         return [wc for wc in self.hca.completions if wc.qp_num == self.qp.qpn]
 
 
+@dataclass(slots=True, eq=False)
+class SimSrq:
+    """A shared receive queue of the world."""
+
+    hca: SimHca
+    srq: SharedReceiveQueue
+    rq: WorkList[RecvWqe]
+    posted: int = 0
+
+    def post_recv(self, wr_id: int, sges: tuple[tuple[int, int, int], ...] = ()) -> None:
+        """Post a receive."""
+        self.rq.append(RecvWqe(self.posted, wr_id, sges))
+        self.posted += 1
+
+    def arm(self, limit: int) -> None:
+        """Ask for one limit event."""
+        self.hca.world.perform(self.hca, self.hca.engine.arm_srq(self.srq.srqn, limit))
+
+
 @dataclass(eq=False)
 class SimHca:
     """One HCA of the world: its engine, memory and completion queue (number 1)."""
@@ -93,6 +113,7 @@ class SimHca:
     on_completion: Callable[[WC], None] | None = None
     alive: bool = True
     _next_base: int = 0x10000
+    _srqns: int = 0
 
     def alloc(
         self, length: int, access: int = _ALL_ACCESS, pd: ProtectionDomain | None = None
@@ -105,14 +126,25 @@ class SimHca:
         self._next_base += (length + 0xFFFF) & ~0xFFFF
         return region, data
 
-    def create_qp(self, sq_sig_all: bool = True, pd: ProtectionDomain | None = None) -> SimQp:
+    def create_qp(
+        self, sq_sig_all: bool = True, pd: ProtectionDomain | None = None, srq: SharedReceiveQueue | None = None
+    ) -> SimQp:
         """A queue pair in RESET."""
         sq = SendList()
         rq: WorkList[RecvWqe] = WorkList()
         qp = self.engine.create_qp(
-            QpType.IBV_QPT_RC, pd or self.world.pds[self.lid], 1, 1, QPCap(1024, 1024), sq_sig_all, sq, rq
+            QpType.IBV_QPT_RC, pd or self.world.pds[self.lid], 1, 1, QPCap(1024, 1024), sq_sig_all, sq, rq, srq
         )
         return SimQp(self, qp, sq, rq)
+
+    def create_srq(self, pd: ProtectionDomain | None = None) -> SimSrq:
+        """A shared receive queue."""
+        rq: WorkList[RecvWqe] = WorkList()
+        return SimSrq(self, self.engine.create_srq(self._next_srqn(), pd or self.world.pds[self.lid], rq), rq)
+
+    def _next_srqn(self) -> int:
+        self._srqns += 1
+        return self._srqns
 
     def run(self, event: Doorbell | FrameReceived | LinkReady | TimerExpired) -> None:
         """Feed one event to the engine and carry out its actions."""

@@ -144,7 +144,7 @@ class CQ:
         memory.close_fd()
         self._ring = CompletionRing(memory.view, cqe)
         self._lock = threading.Lock()
-        self._stash: deque[WC] = deque()
+        self._stash: deque[tuple[int, ...]] = deque()  # what a purge took out of the ring and has to be polled yet
         self._unacked = 0
         self._closed = False
         if channel is not None:
@@ -153,37 +153,50 @@ class CQ:
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Up to `num_entries` completions, oldest first: (how many, the completions). Makes no system call."""
-        wcs: list[WC] = []
-        while self._stash and len(wcs) < num_entries:
-            wcs.append(self._stash.popleft())
-        if len(wcs) < num_entries:
-            wcs += self._take(num_entries - len(wcs))
-        return len(wcs), wcs
+        taken = self._pull(num_entries)
+        return len(taken), [self._hand_out(fields) for fields in taken]
 
-    def _take(self, limit: int) -> list[WC]:
-        wcs: list[WC] = []
-        qps = self.context._qps
+    def _pull(self, limit: int) -> list[tuple[int, ...]]:
+        """Up to `limit` completions as the daemon wrote them, oldest first."""
         with self._lock:
-            taken = self._ring.take(limit)
-        for fields in taken:
-            index = fields[13]
-            if index & RECEIVE_QUEUE_BIT:
-                index &= ~RECEIVE_QUEUE_BIT
-                qp = qps.get(fields[6])
-                if qp is not None:
-                    qp._rq_released = index + 1
-            else:
-                qp = qps.get(fields[6])
-                if qp is not None:
-                    qp._sq_released = index + 1
-            wc = WC(*fields)
-            wc.wqe_index = index
-            wcs.append(wc)
-        return wcs
+            stash = self._stash
+            if not stash:
+                return self._ring.take(limit)
+            taken = [stash.popleft() for _ in range(min(limit, len(stash)))]
+            return taken + self._ring.take(limit - len(taken)) if len(taken) < limit else taken
+
+    def _hand_out(self, fields: tuple[int, ...]) -> WC:
+        """A completion reaches the program: the slots of its request and of those before it are free."""
+        index = self._release(fields)
+        wc = WC(*fields)
+        wc.wqe_index = index
+        return wc
+
+    def _release(self, fields: tuple[int, ...]) -> int:
+        index, qp_num = fields[13], fields[6]
+        if index & RECEIVE_QUEUE_BIT:
+            index &= ~RECEIVE_QUEUE_BIT
+            srq = self.context._srq_of_qp.get(qp_num)
+            if srq is not None:
+                srq._release()
+                return index
+            qp = self.context._qps.get(qp_num)
+            if qp is not None:
+                qp._rq_released = index + 1
+        else:
+            qp = self.context._qps.get(qp_num)
+            if qp is not None:
+                qp._sq_released = index + 1
+        return index
 
     def _purge(self, qp_num: int) -> None:
         """Drop the completions of a queue pair that was reset."""
-        self._stash = deque(wc for wc in (*self._stash, *self._take(self.cqe)) if wc.qp_num != qp_num)
+        with self._lock:
+            waiting = [*self._stash, *self._ring.take(self.cqe)]
+            self._stash = deque(fields for fields in waiting if fields[6] != qp_num)
+        for fields in waiting:
+            if fields[6] == qp_num:
+                self._release(fields)
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Ask for one event at the next completion added from now on (with `solicited_only`: solicited or in error).

@@ -23,6 +23,7 @@ from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
 if TYPE_CHECKING:
     from fauxrdma.verbs.queue_pair import QP
+    from fauxrdma.verbs.shared_receive import SRQ
 
 __all__ = ["AsyncEvent", "Context", "get_device_list"]
 
@@ -78,6 +79,7 @@ class Context:
         self._channel = ControlChannel(_socket_path(socket))
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._qps: weakref.WeakValueDictionary[int, QP] = weakref.WeakValueDictionary()
+        self._srq_of_qp: dict[int, SRQ] = {}  # by number, also after the queue pair is gone: completions remain
         self._events = MessageBuffer()
         self._closed = False
         wanted = name or os.environ.get("FAUXRDMA_HCA") or "hca1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fauxrdma.abi import control_verbs as V
@@ -18,6 +18,7 @@ from fauxrdma.ib.work import WC_OPCODE_OF, RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
 from fauxrdma.verbs.memory import PD
+from fauxrdma.verbs.shared_receive import SRQ
 
 __all__ = ["QP", "QPInitAttr"]
 
@@ -48,7 +49,10 @@ _ALL_REMOTE = int(
 
 @dataclass(slots=True)
 class QPInitAttr:
-    """What a queue pair is made of, with pyverbs' defaults (every send is signaled unless `sq_sig_all` is 0)."""
+    """What a queue pair is made of, with pyverbs' defaults (every send is signaled unless `sq_sig_all` is 0).
+
+    With `srq` it receives from there, and `cap.max_recv_wr` is ignored.
+    """
 
     qp_type: int = QpType.IBV_QPT_RC
     scq: CQ | None = None
@@ -56,6 +60,7 @@ class QPInitAttr:
     cap: QPCap = field(default_factory=QPCap)
     sq_sig_all: int = 1
     qp_context: object = None
+    srq: SRQ | None = None
 
 
 class QP:
@@ -72,11 +77,13 @@ class QP:
         self.pd = pd
         self.context = pd.context
         self.scq, self.rcq = init_attr.scq, init_attr.rcq
-        self.cap = cap = init_attr.cap
+        self.srq = init_attr.srq
+        self.cap = cap = init_attr.cap if self.srq is None else replace(init_attr.cap, max_recv_wr=0)
         self.qp_type = QpType(init_attr.qp_type)
         created, fds = self.context._channel.request(
             V.CreateQp(
-                int(init_attr.qp_type), pd.handle, self.scq.handle, self.rcq.handle, cap.max_send_wr, cap.max_recv_wr,
+                int(init_attr.qp_type), pd.handle, self.scq.handle, self.rcq.handle,
+                None if self.srq is None else self.srq.handle, cap.max_send_wr, cap.max_recv_wr,
                 cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data, bool(init_attr.sq_sig_all),
             ),
             V.QpCreated,
@@ -94,6 +101,8 @@ class QP:
         self._psn = random.getrandbits(24)
         self._closed = False
         self.context._qps[self.qp_num] = self
+        if self.srq is not None:
+            self.context._srq_of_qp[self.qp_num] = self.srq
         self.context._children.add(self)
         if attr is not None:
             self.to_init(attr)
@@ -136,7 +145,7 @@ class QP:
         """Attributes as they are set, and what the queue pair was made of."""
         state: V.QpState = self.context._request(V.QueryQp(self.qp_num), V.QpState)
         attr = QPAttr(**state.attr, ah_attr=AHAttr(state.dlid, dgid=state.dgid))
-        return attr, QPInitAttr(self.qp_type, self.scq, self.rcq, self.cap)
+        return attr, QPInitAttr(self.qp_type, self.scq, self.rcq, self.cap, srq=self.srq)
 
     def last_error(self) -> str:
         """What went wrong first, in words: the key, the region and the range; empty when nothing did."""
@@ -244,6 +253,10 @@ class QP:
         """Post receives, in order. Raises VerbsError: ENOMEM when the queue is full, EINVAL for too many SGEs or in
         RESET."""
         rings, cap = self._rings, self.cap
+        if self.srq is not None:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} receives from a shared queue, post to the SRQ"
+            )
         if rings.state == QpState.IBV_QPS_RESET:
             raise VerbsError(errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} is in IBV_QPS_RESET")
         posted = self._rq_posted
