@@ -24,10 +24,13 @@ from fauxrdma.hca.events import (
     WantsLink,
 )
 from fauxrdma.hca.express import cut_small_write, land_small_write
+from fauxrdma.hca.halves import ReceiveHalf, SendHalf
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
 from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceives
+from fauxrdma.hca.uc import UcRequester, UcResponder
+from fauxrdma.hca.unreliable import UnreliableRequester
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcOpcode, WcStatus
@@ -41,6 +44,9 @@ _ACKNOWLEDGE = int(BthOpcode.RC_ACKNOWLEDGE)
 _SENDING = (QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD)
 _ERR = QpState.IBV_QPS_ERR
 _RTR = QpState.IBV_QPS_RTR
+_SQD = QpState.IBV_QPS_SQD
+_SQE = QpState.IBV_QPS_SQE
+_RC = QpType.IBV_QPT_RC
 _FIRST_QPN = 0x11
 _QPN_LIMIT = 1 << 24
 
@@ -54,8 +60,8 @@ class HcaEngine:
         self.keys = KeyTable(rng)
         self._rng = rng
         self._qps: dict[int, QueuePair] = {}
-        self._requesters: dict[int, Requester] = {}
-        self._responders: dict[int, Responder] = {}
+        self._requesters: dict[int, SendHalf] = {}
+        self._responders: dict[int, ReceiveHalf] = {}
         self._srqs: dict[int, SharedReceiveQueue] = {}
         self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
 
@@ -75,8 +81,8 @@ class HcaEngine:
     ) -> QueuePair:
         """A new queue pair in RESET; with `srq` it receives from there and not from `rq`. Raises VerbsError(ENOMEM) at
         the device's limit."""
-        if qp_type != QpType.IBV_QPT_RC:
-            raise VerbsError(errno.EOPNOTSUPP, f"Failed to create QP: {qp_type.name} is not built yet, use IBV_QPT_RC")
+        if qp_type == QpType.IBV_QPT_UD:
+            raise VerbsError(errno.EOPNOTSUPP, "Failed to create QP: IBV_QPT_UD is not built yet")
         if len(self._qps) >= self.attributes.max_qp:
             raise VerbsError(errno.ENOMEM, f"Failed to create QP: the device has max_qp = {self.attributes.max_qp}")
         while True:
@@ -90,9 +96,14 @@ class HcaEngine:
             srq.users += 1
         pd.children += 1
         self._qps[qpn] = qp
-        self._requesters[qpn] = Requester(qp, self.keys, self.lid)
-        self._responders[qpn] = Responder(qp, self.keys, self.lid)
+        self._requesters[qpn], self._responders[qpn] = self._halves(qp)
         return qp
+
+    def _halves(self, qp: QueuePair) -> tuple[SendHalf, ReceiveHalf]:
+        """The sending and the receiving state machine of a queue pair's transport."""
+        if qp.qp_type == QpType.IBV_QPT_UC:
+            return UcRequester(qp, self.keys, self.lid), UcResponder(qp, self.keys, self.lid)
+        return Requester(qp, self.keys, self.lid), Responder(qp, self.keys, self.lid)
 
     def destroy_qp(self, qpn: int) -> None:
         """Remove a queue pair without completions; its peer hears nothing more."""
@@ -157,7 +168,7 @@ class HcaEngine:
     def modify_qp(self, qpn: int, attr: QPAttr, mask: QpAttrMask, now: int) -> list[Action]:
         """Change attributes or state. Raises VerbsError(EINVAL) and changes nothing when any part is not allowed."""
         qp = self._qps[qpn]
-        attr.check_ranges()
+        attr.check_ranges(mask)
         try:
             target = QpState(attr.qp_state) if mask & QpAttrMask.IBV_QP_STATE else None
             believed = QpState(attr.cur_qp_state) if mask & QpAttrMask.IBV_QP_CUR_STATE else None
@@ -184,6 +195,9 @@ class HcaEngine:
             if old == QpState.IBV_QPS_RTR:
                 self._requesters[qpn].start()
             self._want_link(qp, out)
+        elif new == _SQD and old != _SQD:
+            qp.tell_drained = bool(mask & QpAttrMask.IBV_QP_EN_SQD_ASYNC_NOTIFY and attr.en_sqd_async_notify)
+            self._tell_drained(qp, out)
         if self._srqs:
             self._settle_srqs(out)
         return out
@@ -203,6 +217,8 @@ class HcaEngine:
             if qp is not None:
                 if qp.state == _ERR:
                     self._flush(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+                elif qp.state == _SQE:
+                    self._requesters[qp.qpn].flush(WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
                 else:
                     self._want_link(qp, out)
         elif kind is TimerExpired:
@@ -218,6 +234,8 @@ class HcaEngine:
         if qp is None or qp.wants_link or self._responders[qpn].jobs:
             return None
         requester = self._requesters[qpn]
+        if not isinstance(requester, Requester):
+            return None
         data = cut_small_write(requester, now)
         if data is not None:
             self._schedule(qpn, requester)
@@ -227,8 +245,9 @@ class HcaEngine:
         """The express lane for `place`, the copy and ``handle(FrameReceived)`` of a small RDMA WRITE; appends actions.
         False (and nothing has changed) when the general way is due."""
         responder = self._responders.get(write[2])
-        # In RTR the first packet also raises IBV_EVENT_COMM_EST.
-        return responder is not None and responder.qp.state != _RTR and land_small_write(responder, write, payload, out)
+        if not isinstance(responder, Responder) or responder.qp.state == _RTR:
+            return False  # in RTR the first packet also raises IBV_EVENT_COMM_EST
+        return land_small_write(responder, write, payload, out)
 
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """Where the payload of an incoming frame goes: views in order, or None to drain it. Commits nothing.
@@ -240,6 +259,9 @@ class HcaEngine:
         if qp is None or frame.slid != qp.dlid:
             return None
         if is_acknowledgement(frame.opcode):
+            requester = self._requesters[qp.qpn]
+            if not isinstance(requester, Requester):
+                return None
             if frame.opcode == _ACKNOWLEDGE:
                 if frame.nbytes == 0:
                     return ()
@@ -247,7 +269,7 @@ class HcaEngine:
                 buffer = memoryview(bytearray(frame.nbytes))
                 frame.payload = (buffer,)
                 return frame.payload
-            return self._requesters[qp.qpn].place(frame)
+            return requester.place(frame)
         return self._responders[qp.qpn].place(frame)
 
     def _frame_received(self, frame: Frame, now: int, out: list[Action]) -> None:
@@ -268,6 +290,8 @@ class HcaEngine:
         if qp.state not in _SENDING:
             return
         requester = self._requesters[qp.qpn]
+        if not isinstance(requester, Requester):
+            return
         status: WcStatus | None = None
         if frame.opcode == _ACKNOWLEDGE:
             note = bytes(frame.payload[0]).decode(errors="replace") if frame.payload else ""
@@ -278,13 +302,15 @@ class HcaEngine:
         self._after_requester(qp, requester, status, now, out)
 
     def _after_requester(
-        self, qp: QueuePair, requester: Requester, status: WcStatus | None, now: int, out: list[Action]
+        self, qp: QueuePair, requester: SendHalf, status: WcStatus | None, now: int, out: list[Action]
     ) -> None:
         if status is None:
             status = requester.local_failure()
         if status is not None:
             self._fail(qp, status, now, out)
             return
+        if qp.tell_drained:
+            self._tell_drained(qp, out)
         self._schedule(qp.qpn, requester)
         if requester.has_work():
             self._want_link(qp, out)
@@ -308,6 +334,9 @@ class HcaEngine:
                 frame = requester.next_frame(max_payload, now)
         if frame is not None:
             out.append(SendFrame(qpn, frame))
+            if isinstance(requester, UnreliableRequester):
+                requester.handed_over(now, out)
+                self._tell_drained(qp, out)
             self._schedule(qpn, requester)
             if not requester.has_work() and not responder.jobs:
                 qp.wants_link = False
@@ -317,8 +346,18 @@ class HcaEngine:
             return
         qp.wants_link = False
         status = requester.local_failure()
-        if status is not None:
+        if status is not None and qp.qp_type == _RC:
             self._fail(qp, status, now, out)
+        elif status is not None:
+            qp.state = _SQE
+            requester.flush(status, now, out)
+
+    def _tell_drained(self, qp: QueuePair, out: list[Action]) -> None:
+        """In SQD, once all that was begun is done: the event that was asked for, once."""
+        if qp.tell_drained and qp.state == _SQD and self._requesters[qp.qpn].drained():
+            qp.tell_drained = False
+            text = f"the send queue of QP 0x{qp.qpn:x} is drained"
+            out.append(AsyncEvent(AsyncEventType.IBV_EVENT_SQ_DRAINED, qp.qpn, text))
 
     def _want_link(self, qp: QueuePair, out: list[Action]) -> None:
         if not qp.wants_link and (self._requesters[qp.qpn].has_work() or self._responders[qp.qpn].jobs):
@@ -358,7 +397,7 @@ class HcaEngine:
 
     # ---- the timer -----------------------------------------------------------------------------------------------
 
-    def _schedule(self, qpn: int, requester: Requester) -> None:
+    def _schedule(self, qpn: int, requester: SendHalf) -> None:
         deadline = requester.next_deadline_ns()
         # An entry that is early is moved when it comes up; only a deadline before it needs a new one.
         queued = requester.queued

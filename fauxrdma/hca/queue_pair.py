@@ -57,6 +57,7 @@ class QueuePair:
     dest_qpn: int = 0
     wants_link: bool = False
     responded_last: bool = False  # the last burst was a READ response: it is the requester's turn
+    tell_drained: bool = False  # in SQD: the application asked for IBV_EVENT_SQ_DRAINED
     last_error: str = ""
     srq: SharedReceiveQueue | None = field(default=None, repr=False)
     told_last_wqe: bool = False  # IBV_EVENT_QP_LAST_WQE_REACHED has been raised
@@ -79,6 +80,7 @@ class QueuePair:
         """Forget all attributes, as in RESET."""
         self.attr = QPAttr()
         self.wants_link = False
+        self.tell_drained = False
         self.last_error = ""
         self.told_last_wqe = False
         self.told_established = False

@@ -133,6 +133,10 @@ class Requester:
         # SQD: what was begun is finished (and sent again if need be), nothing new is begun.
         return state == _SQD and self.cut_i < len(self.wqes)
 
+    def drained(self) -> bool:
+        """Whether everything that was begun is done."""
+        return not self.wqes
+
     def next_frame(self, max_payload: int, now: int) -> Frame | None:
         """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now."""
         qp = self.qp

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import Mtu, PortState, QpState
+from fauxrdma.ib.enums import QpAttrMask as M
 
 __all__ = [
     "ACK_TIMEOUT_UNIT_NS",
@@ -94,26 +95,27 @@ class QPAttr:
     rnr_retry: int = 7
     ah_attr: AHAttr = field(default_factory=AHAttr)
 
-    def check_ranges(self) -> None:
-        """Raise VerbsError(EINVAL) naming the first attribute whose value no HCA accepts."""
-        for name, limit in (
-            ("rq_psn", 0xFFFFFF),
-            ("sq_psn", 0xFFFFFF),
-            ("dest_qp_num", 0xFFFFFF),
-            ("min_rnr_timer", 31),
-            ("timeout", 31),
-            ("retry_cnt", 7),
-            ("rnr_retry", 7),
-            ("max_rd_atomic", DeviceAttr.max_qp_rd_atom),
-            ("max_dest_rd_atomic", DeviceAttr.max_qp_rd_atom),
-            ("pkey_index", 0),
+    def check_ranges(self, mask: int = -1) -> None:
+        """Raise VerbsError(EINVAL) naming the first attribute of the mask whose value no HCA accepts."""
+        for name, bit, limit in (
+            ("rq_psn", M.IBV_QP_RQ_PSN, 0xFFFFFF),
+            ("sq_psn", M.IBV_QP_SQ_PSN, 0xFFFFFF),
+            ("dest_qp_num", M.IBV_QP_DEST_QPN, 0xFFFFFF),
+            ("qkey", M.IBV_QP_QKEY, 0xFFFFFFFF),
+            ("min_rnr_timer", M.IBV_QP_MIN_RNR_TIMER, 31),
+            ("timeout", M.IBV_QP_TIMEOUT, 31),
+            ("retry_cnt", M.IBV_QP_RETRY_CNT, 7),
+            ("rnr_retry", M.IBV_QP_RNR_RETRY, 7),
+            ("max_rd_atomic", M.IBV_QP_MAX_QP_RD_ATOMIC, DeviceAttr.max_qp_rd_atom),
+            ("max_dest_rd_atomic", M.IBV_QP_MAX_DEST_RD_ATOMIC, DeviceAttr.max_qp_rd_atom),
+            ("pkey_index", M.IBV_QP_PKEY_INDEX, 0),
         ):
             value = getattr(self, name)
-            if not 0 <= value <= limit:
+            if mask & bit and not 0 <= value <= limit:
                 raise VerbsError(errno.EINVAL, f"Failed to modify QP: {name} is {value}, legal are 0 to {limit}")
-        if self.port_num != 1:
+        if mask & M.IBV_QP_PORT and self.port_num != 1:
             raise VerbsError(errno.EINVAL, f"Failed to modify QP: port_num is {self.port_num}, this device has port 1")
-        if not 1 <= self.path_mtu <= 5:
+        if mask & M.IBV_QP_PATH_MTU and not 1 <= self.path_mtu <= 5:
             raise VerbsError(
                 errno.EINVAL,
                 f"Failed to modify QP: path_mtu is {self.path_mtu}, legal are the codes 1 (256) to 5 (4096)",

@@ -12,7 +12,8 @@ from fauxrdma.abi.layout import QpLayout
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import FauxrdmaError, VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import QpAttrMask, QpState, QpType
+from fauxrdma.ib.enums import QpAttrMask, QpState
+from fauxrdma.ib.qp_states import check_type
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.queue_rings import RecvRing, SendRing
 from fauxrdma.wire.control import Message
@@ -56,10 +57,7 @@ class QpVerbs:
                 raise VerbsError(
                     errno.EINVAL, f"Failed to create QP: there is no completion queue {cqn} in this context"
                 )
-        try:
-            qp_type = QpType(msg.qp_type)
-        except ValueError:
-            raise VerbsError(errno.EINVAL, f"Failed to create QP: {msg.qp_type} is not a queue pair type") from None
+        qp_type = check_type(msg.qp_type)
         pd = self._session.memory.pd(msg.pd)
         cap = QPCap(
             msg.max_send_wr,

@@ -30,6 +30,7 @@ from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.qp_states import TRANSITIONS
 from fauxrdma.ib.work import WC
 from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
 from fauxrdma.units import Rate
@@ -127,13 +128,17 @@ class SimHca:
         return region, data
 
     def create_qp(
-        self, sq_sig_all: bool = True, pd: ProtectionDomain | None = None, srq: SharedReceiveQueue | None = None
+        self,
+        sq_sig_all: bool = True,
+        pd: ProtectionDomain | None = None,
+        srq: SharedReceiveQueue | None = None,
+        qp_type: QpType = QpType.IBV_QPT_RC,
     ) -> SimQp:
         """A queue pair in RESET."""
         sq = SendList()
         rq: WorkList[RecvWqe] = WorkList()
         qp = self.engine.create_qp(
-            QpType.IBV_QPT_RC, pd or self.world.pds[self.lid], 1, 1, QPCap(1024, 1024), sq_sig_all, sq, rq, srq
+            qp_type, pd or self.world.pds[self.lid], 1, 1, QPCap(1024, 1024), sq_sig_all, sq, rq, srq
         )
         return SimQp(self, qp, sq, rq)
 
@@ -203,32 +208,23 @@ class World:
                 timeout=10,
             )
             attr = replace(attr, **attributes)
-            for state, mask in (
-                (QpState.IBV_QPS_INIT, M.IBV_QP_PKEY_INDEX | M.IBV_QP_PORT | M.IBV_QP_ACCESS_FLAGS),
-                (
-                    QpState.IBV_QPS_RTR,
-                    M.IBV_QP_AV
-                    | M.IBV_QP_PATH_MTU
-                    | M.IBV_QP_DEST_QPN
-                    | M.IBV_QP_RQ_PSN
-                    | M.IBV_QP_MAX_DEST_RD_ATOMIC
-                    | M.IBV_QP_MIN_RNR_TIMER,
-                ),
-                (
-                    QpState.IBV_QPS_RTS,
-                    M.IBV_QP_SQ_PSN
-                    | M.IBV_QP_TIMEOUT
-                    | M.IBV_QP_RETRY_CNT
-                    | M.IBV_QP_RNR_RETRY
-                    | M.IBV_QP_MAX_QP_RD_ATOMIC,
-                ),
-            ):
-                attr.qp_state = state
-                self.perform(mine.hca, mine.hca.engine.modify_qp(mine.qp.qpn, attr, mask | M.IBV_QP_STATE, self.now))
+            self.bring_up(mine, attr)
 
-    def pair(self, **attributes: Any) -> tuple[SimQp, SimQp]:
+    def bring_up(self, qp: SimQp, attr: QPAttr) -> None:
+        """RESET to RTS with the attributes that the queue pair's transport needs."""
+        state = QpState.IBV_QPS_RESET
+        for target in (QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR, QpState.IBV_QPS_RTS):
+            attr.qp_state = target
+            self.modify(qp, attr, TRANSITIONS[qp.qp.qp_type][state, target].required | M.IBV_QP_STATE)
+            state = target
+
+    def modify(self, qp: SimQp, attr: QPAttr, mask: QpAttrMask) -> None:
+        """modify_qp at the present time."""
+        self.perform(qp.hca, qp.hca.engine.modify_qp(qp.qp.qpn, attr, mask, self.now))
+
+    def pair(self, qp_type: QpType = QpType.IBV_QPT_RC, **attributes: Any) -> tuple[SimQp, SimQp]:
         """Two connected queue pairs, on the first and the second HCA."""
-        a, b = self.hcas[0].create_qp(), self.hcas[1].create_qp()
+        a, b = self.hcas[0].create_qp(qp_type=qp_type), self.hcas[1].create_qp(qp_type=qp_type)
         self.connect(a, b, **attributes)
         return a, b
 

@@ -1,0 +1,77 @@
+"""What the engine asks of the two halves of a queue pair, whatever its transport."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Protocol
+
+from fauxrdma.hca.events import Action
+from fauxrdma.ib.enums import WcStatus
+from fauxrdma.wire.headers import Frame
+
+__all__ = ["ReceiveHalf", "SendHalf"]
+
+
+class SendHalf(Protocol):
+    """The sending state machine: takes requests from the send queue and cuts them into frames."""
+
+    retransmits: int
+    queued: list[int]
+
+    def reset(self) -> None:
+        """Back to the beginning; outstanding work is forgotten without completions (RESET)."""
+
+    def start(self) -> None:
+        """Entering RTS from RTR: take the initial PSN from the attributes."""
+
+    def has_work(self) -> bool:
+        """Whether `next_frame` might yield something now."""
+
+    def drained(self) -> bool:
+        """Whether everything that was begun is done, so that SQD has nothing to wait for."""
+
+    def next_frame(self, max_payload: int, now: int) -> Frame | None:
+        """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now."""
+
+    def local_failure(self) -> WcStatus | None:
+        """The status of the oldest request when it failed locally and everything before it has retired."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When `on_timer` wants to be called."""
+
+    def on_timer(self, now: int) -> WcStatus | None:
+        """The deadline has come: resend, or return the status to fail with."""
+
+    def flush(self, status: WcStatus, now: int, out: list[Action]) -> None:
+        """Complete the oldest request with `status` and the rest with WR_FLUSH_ERR."""
+
+
+class ReceiveHalf(Protocol):
+    """The receiving state machine: says where payload goes, then acts on the frame that brought it."""
+
+    closing: bool
+
+    @property
+    def jobs(self) -> Sized:
+        """Responses still to be sent (READs being answered)."""
+
+    def reset(self) -> None:
+        """Back to the beginning (RESET)."""
+
+    def start(self) -> None:
+        """Entering RTR: take the initial PSN from the attributes."""
+
+    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+        """The views the payload belongs in, or None to drain it."""
+
+    def finish(self, frame: Frame, now: int, out: list[Action]) -> bool:
+        """The payload is in place. Returns True when the queue pair has to go to ERR."""
+
+    def next_response(self, max_payload: int) -> Frame | None:
+        """The next burst of response data, or None."""
+
+    def refuse_now(self, now: int, out: list[Action]) -> None:
+        """Report why the queue pair ends, once the responses before that are out (`closing`)."""
+
+    def flush(self, now: int, out: list[Action]) -> None:
+        """Complete every posted receive with WR_FLUSH_ERR."""

@@ -1,0 +1,239 @@
+"""The two halves of a UC queue pair: connected, ordered, unacknowledged (IBTA vol. 1, 9.8.2 and 9.8.3).
+
+The receiver follows PSNs only inside a message. A FIRST or ONLY packet begins a new one whatever its PSN, and whatever
+was under way is forgotten; a MIDDLE or LAST that does not continue the message under way makes that message vanish.
+So one lost packet costs one message, and nobody is told.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from fauxrdma.hca.events import Action, Complete
+from fauxrdma.hca.unreliable import UnreliableRequester, UnreliableResponder
+from fauxrdma.hca.work_queue import SendWqe, slice_pieces
+from fauxrdma.ib.enums import AccessFlags, BthOpcode, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode
+from fauxrdma.ib.work import MAX_MESSAGE_BYTES
+from fauxrdma.memory.regions import Fault
+from fauxrdma.wire.headers import Frame, packets_in, psn_add
+
+__all__ = ["UcRequester", "UcResponder"]
+
+_B = BthOpcode
+# (only, first, middle, last) by work-request opcode, as plain ints.
+_OPCODES: dict[int, tuple[int, int, int, int]] = {
+    int(opcode): (int(only), int(first), int(middle), int(last))
+    for opcode, only, first, middle, last in (
+        (WrOpcode.IBV_WR_SEND, _B.UC_SEND_ONLY, _B.UC_SEND_FIRST, _B.UC_SEND_MIDDLE, _B.UC_SEND_LAST),
+        (
+            WrOpcode.IBV_WR_SEND_WITH_IMM,
+            _B.UC_SEND_ONLY_WITH_IMMEDIATE,
+            _B.UC_SEND_FIRST,
+            _B.UC_SEND_MIDDLE,
+            _B.UC_SEND_LAST_WITH_IMMEDIATE,
+        ),
+        (
+            WrOpcode.IBV_WR_RDMA_WRITE,
+            _B.UC_RDMA_WRITE_ONLY,
+            _B.UC_RDMA_WRITE_FIRST,
+            _B.UC_RDMA_WRITE_MIDDLE,
+            _B.UC_RDMA_WRITE_LAST,
+        ),
+        (
+            WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM,
+            _B.UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+            _B.UC_RDMA_WRITE_FIRST,
+            _B.UC_RDMA_WRITE_MIDDLE,
+            _B.UC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+        ),
+    )
+}
+_KNOWN = frozenset(int(o) for o in _B if o.name.startswith("UC_"))
+_SENDS = frozenset(int(o) for o in _B if o.name.startswith("UC_SEND_"))
+_CONTINUES = frozenset(int(o) for o in _B if o.name.startswith("UC_") and ("MIDDLE" in o.name or "LAST" in o.name))
+_ENDS = frozenset(int(o) for o in _B if o.name.startswith("UC_") and ("ONLY" in o.name or "LAST" in o.name))
+_IMMEDIATE = frozenset(int(o) for o in _B if o.name.startswith("UC_") and o.name.endswith("WITH_IMMEDIATE"))
+_REMOTE_WRITE = int(AccessFlags.IBV_ACCESS_REMOTE_WRITE)
+_SOLICITED = int(SendFlags.IBV_SEND_SOLICITED)
+
+
+class UcRequester(UnreliableRequester):
+    """Sender state machine of one UC queue pair."""
+
+    __slots__ = ()
+
+    def _check(self, wqe: SendWqe) -> None:
+        if wqe.opcode not in _OPCODES:
+            self._fail(
+                wqe, WcStatus.IBV_WC_LOC_QP_OP_ERR, f"opcode {wqe.opcode} is not a send operation of a UC queue pair"
+            )
+            return
+        self._gather(wqe)
+        if wqe.length > MAX_MESSAGE_BYTES:
+            self._fail(wqe, WcStatus.IBV_WC_LOC_LEN_ERR, f"a message of {wqe.length} B is longer than 2^31")
+
+    def _cut(self, wqe: SendWqe, max_payload: int) -> Frame:
+        qp = self.qp
+        only, first, middle, last = _OPCODES[wqe.opcode]
+        offset = wqe.sent
+        nbytes = min(wqe.length - offset, max_payload)
+        ends = offset + nbytes == wqe.length
+        opcode = (last if ends else middle) if offset else (only if ends else first)
+        frame = Frame(opcode, self.lid, qp.dlid, qp.dest_qpn, self.next_psn, nbytes=nbytes)
+        if offset == 0:
+            frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, wqe.length
+        frame.payload = slice_pieces(wqe.pieces, offset, nbytes)
+        self.next_psn = psn_add(self.next_psn, packets_in(nbytes, qp.mtu))
+        wqe.sent = offset + nbytes
+        if ends:
+            wqe.cut = True
+            frame.imm = wqe.imm
+            frame.solicited = bool(wqe.flags & _SOLICITED)
+        return frame
+
+
+class _Verdict(IntEnum):
+    """What `place` decided about a frame."""
+
+    ACCEPT = 0
+    DROP = 1
+    BROKEN = 2
+
+
+class UcResponder(UnreliableResponder):
+    """Receiver state machine of one UC queue pair: `place` decides and changes nothing, `finish` commits."""
+
+    __slots__ = ("_fault", "_placed", "_verdict", "_view", "_write", "expected_psn", "in_message", "offset")
+
+    def reset(self) -> None:
+        """Back to the beginning (RESET)."""
+        super().reset()
+        self.expected_psn = 0
+        self.in_message: bool | None = None  # True in a SEND, False in a WRITE
+        self.offset = 0
+        self._write: memoryview | None = None
+        self._placed: Frame | None = None
+        self._verdict = _Verdict.DROP
+        self._view: memoryview | None = None
+        self._fault = Fault("")
+
+    # ---- step one: where do the bytes go -------------------------------------------------------------------------
+
+    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+        """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
+        self._placed = frame
+        self._view = None
+        self._verdict = _Verdict.DROP
+        opcode = frame.opcode
+        if not self.receiving or opcode not in _KNOWN:
+            return None
+        is_send = opcode in _SENDS
+        offset = 0
+        if opcode in _CONTINUES:
+            if self.in_message is not is_send or frame.psn != self.expected_psn:
+                return None
+            offset = self.offset
+        self._verdict = _Verdict.ACCEPT
+        return self._place_send(frame, offset) if is_send else self._place_write(frame, offset)
+
+    def _drop(self, reason: str) -> None:
+        self._verdict = _Verdict.DROP
+        self.qp.last_error = f"dropped a message without a word, as UC does: {reason}"
+
+    def _have_receive(self) -> bool:
+        taken = self._take_receive()
+        if isinstance(taken, Fault):
+            self._verdict = _Verdict.BROKEN
+            self._fault = taken
+            return False
+        if not taken:
+            self._drop("no receive was posted")
+        return taken
+
+    def _place_send(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
+        if not self._have_receive():
+            return None
+        room = sum(map(len, self._pieces))
+        if offset + frame.nbytes > room:
+            self._drop(f"it needs {offset + frame.nbytes} B or more, the posted receive has {room} B")
+            return None
+        return slice_pieces(self._pieces, offset, frame.nbytes)
+
+    def _place_write(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
+        if offset == 0 and frame.opcode not in _CONTINUES:
+            self._view = self._resolve(frame)
+            if self._verdict != _Verdict.ACCEPT:
+                return None
+        else:
+            self._view = self._write
+        total = len(self._view) if self._view is not None else 0
+        end = offset + frame.nbytes
+        if end > total or (frame.opcode in _ENDS and end != total):
+            self._drop(f"the WRITE carries {end} B, its RETH said {total} B")
+            return None
+        if frame.opcode in _IMMEDIATE and not self._have_receive():
+            return None
+        return (self._view[offset:end],) if self._view is not None and frame.nbytes else ()
+
+    def _resolve(self, frame: Frame) -> memoryview | None:
+        """The remote memory of a RETH. None for zero length (which needs no key) or when it is dropped."""
+        qp = self.qp
+        if not qp.attr.qp_access_flags & _REMOTE_WRITE:
+            self._drop(
+                f"QP 0x{qp.qpn:x} was not given IBV_ACCESS_REMOTE_WRITE (qp_access_flags 0x{qp.attr.qp_access_flags:x})"
+            )
+            return None
+        if frame.dma_len == 0:
+            return None
+        if frame.dma_len > MAX_MESSAGE_BYTES:
+            self._drop(f"a message of {frame.dma_len} B is longer than 2^31")
+            return None
+        view = self.keys.remote(qp.pd, frame.va, frame.dma_len, frame.rkey, _REMOTE_WRITE)
+        if isinstance(view, Fault):
+            self._drop(view.reason)
+            return None
+        return view
+
+    # ---- step two: the bytes are here ----------------------------------------------------------------------------
+
+    def finish(self, frame: Frame, now: int, out: list[Action]) -> bool:
+        """Act on the verdict. Returns True when the queue pair has to go to ERR."""
+        if frame is not self._placed or not self.receiving:
+            self.in_message = None  # its bytes may lie under those of another frame
+            return False
+        self._placed = None
+        if self._verdict != _Verdict.ACCEPT:
+            self.in_message = None
+            self._write = None
+            if self._verdict == _Verdict.BROKEN:
+                self._receive_broken(self._fault, now, out)
+                return True
+            return False
+        self.expected_psn = psn_add(frame.psn, packets_in(frame.nbytes, self.qp.mtu))
+        opcode = frame.opcode
+        is_send = opcode in _SENDS
+        length = frame.nbytes + (self.offset if opcode in _CONTINUES else 0)
+        if opcode not in _ENDS:
+            self.in_message = is_send
+            self.offset = length
+            self._write = self._view
+            return False
+        self.in_message = None
+        self._write = None
+        if is_send or opcode in _IMMEDIATE:
+            self._deliver(frame, is_send, length, now, out)
+        return False
+
+    def _deliver(self, frame: Frame, is_send: bool, length: int, now: int, out: list[Action]) -> None:
+        assert self._receive is not None
+        wc = self._wc(self._receive, WcStatus.IBV_WC_SUCCESS, now)
+        wc.opcode = WcOpcode.IBV_WC_RECV if is_send else WcOpcode.IBV_WC_RECV_RDMA_WITH_IMM
+        wc.byte_len = length
+        wc.src_qp = self.qp.dest_qpn
+        wc.slid = frame.slid
+        if frame.opcode in _IMMEDIATE:
+            wc.imm_data = frame.imm
+            wc.wc_flags = WcFlags.IBV_WC_WITH_IMM
+        self._receive = None
+        self._pieces = []
+        out.append(Complete(self.qp.recv_cqn, wc, frame.solicited))
