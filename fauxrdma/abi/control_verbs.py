@@ -22,6 +22,7 @@ __all__ = [
     "Done",
     "HcaList",
     "ListHcas",
+    "ModifyCq",
     "ModifyQp",
     "ModifySrq",
     "MrKeys",
@@ -32,6 +33,7 @@ __all__ = [
     "QueryQp",
     "QuerySrq",
     "RegMr",
+    "ResizeCq",
     "SrqState",
     "VerbFailed",
 ]
@@ -127,10 +129,31 @@ class CreateChannel(Message):
 
 @message
 class CreateCq(Message):
-    """`channel` is a completion channel's handle or None. Answer: Created with the ring's memory."""
+    """`channel` is a completion channel's handle or None; `comp_vector` 0 to Opened's comp_vectors - 1. Answer: Created
+    with the ring's memory."""
 
     entries: int
     channel: int | None
+    comp_vector: int
+
+
+@message
+class ResizeCq(Message):
+    """Another size; what is pending moves along. Nothing may be polled or armed meanwhile. Answer: Done with the memory
+    that takes the old one's place."""
+
+    cq: int
+    entries: int
+
+
+@message
+class ModifyCq(Message):
+    """Moderate events: one for every `count` completions, or `period_us` (fabric time) after the first that had none.
+    Either 0: an event for every completion. Answer: Done."""
+
+    cq: int
+    count: int
+    period_us: int
 
 
 @message

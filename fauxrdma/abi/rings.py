@@ -249,6 +249,16 @@ class CompletionRing:
         words[L.CQ_PRODUCER] = (producer + 1) & _INDEX_MASK
         return True
 
+    def move_to(self, other: CompletionRing) -> None:
+        """Daemon: carry what has not been polled, all indices and the arming over to a ring of another size."""
+        words, target = self._words, other._words
+        for index in range(words[L.CQ_CONSUMER], words[L.CQ_PRODUCER]):
+            old = L.CQ_HEADER_BYTES + index % self.entries * L.CQE_BYTES
+            new = L.CQ_HEADER_BYTES + index % other.entries * L.CQE_BYTES
+            other._data[new : new + L.CQE_BYTES] = self._data[old : old + L.CQE_BYTES]
+        for word in (L.CQ_PRODUCER, L.CQ_CONSUMER, L.CQ_ARMED):
+            target[word] = words[word]
+
     def take(self, limit: int) -> list[tuple[int, ...]]:
         """Application: up to `limit` completions, oldest first, without a system call."""
         words = self._words
@@ -271,13 +281,14 @@ class CompletionRing:
         """Application: ask for one event at the next completion."""
         self._words[L.CQ_ARMED] = L.ARMED_SOLICITED if solicited_only else L.ARMED_ANY
 
-    def disarm_for(self, solicited_or_error: bool) -> bool:
-        """Daemon: whether a completion just added is to raise the event; if so the arming is used up."""
+    def armed_for(self, solicited_or_error: bool) -> bool:
+        """Daemon: whether a completion just added counts for the event that was asked for."""
         armed = self._words[L.CQ_ARMED]
-        if armed == L.ARMED_ANY or (armed == L.ARMED_SOLICITED and solicited_or_error):
-            self._words[L.CQ_ARMED] = 0
-            return True
-        return False
+        return armed == L.ARMED_ANY or (armed == L.ARMED_SOLICITED and solicited_or_error)
+
+    def disarm(self) -> None:
+        """Daemon: the event is raised."""
+        self._words[L.CQ_ARMED] = 0
 
 
 class DoorbellRing:

@@ -142,6 +142,7 @@ class DeviceAttr:
     max_mr: int = 65536
     max_pd: int = 16384
     max_qp_rd_atom: int = 16
+    num_comp_vectors: int = 8
     max_srq: int = 16384
     max_srq_wr: int = 16384
     max_srq_sge: int = 16

@@ -144,6 +144,15 @@ class AppSession:
             raise VerbsError(errno.EBADF, "Failed to register a MR: no memfd came along (SCM_RIGHTS)")
         return self._fds.pop(0)
 
+    def later(self, fabric_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back after a span of fabric time, if the session lasts that long."""
+
+        def due() -> None:
+            if not self.closed:
+                call()
+
+        return self.loop.call_later(fabric_ns * self._welcome.dilation / 1e9, due)
+
     @property
     def hca(self) -> EmulatedHca:
         """The HCA this application opened."""

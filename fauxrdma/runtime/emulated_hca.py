@@ -9,19 +9,12 @@ from dataclasses import replace
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.attributes import DeviceAttr
-from fauxrdma.ib.enums import AsyncEventType
 from fauxrdma.runtime.queue_rings import CompletionQueue
 from fauxrdma.wire.fabric_messages import HcaInfo
 
 __all__ = ["EmulatedHca"]
-
-_ELEMENTS = {
-    AsyncEventType.IBV_EVENT_CQ_ERR: "cq",
-    AsyncEventType.IBV_EVENT_SRQ_ERR: "srq",
-    AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED: "srq",
-}
-"""What an event is about, where it is not a queue pair."""
 
 
 class EmulatedHca:
@@ -43,7 +36,6 @@ class EmulatedHca:
 
     def report(self, event: AsyncEvent) -> None:
         """Pass an asynchronous event to the application that owns the queue it is about."""
-        kind = _ELEMENTS.get(event.kind, "qp")
-        owner = self.owners.get((kind, event.element))
+        owner = self.owners.get((event_element(event.kind), event.element))
         if owner is not None:
             owner(event)

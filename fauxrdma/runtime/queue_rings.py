@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from fauxrdma.abi.layout import RECEIVE_QUEUE_BIT
 from fauxrdma.abi.rings import CompletionRing, QueuePairRings
@@ -113,13 +114,34 @@ class CompletionChannel:
 
 
 class CompletionQueue:
-    """A completion queue: the ring, and the channel it may wake."""
+    """A completion queue: the ring, the channel it may wake, and the moderation of that (event for every `count`
+    completions, or `period_us` of fabric time after the first without one; either 0: at once).
 
-    def __init__(self, cqn: int, ring: CompletionRing, channel: CompletionChannel | None) -> None:
+    `later(ns, call)` calls back after a span of fabric time. `ring` is replaced when the queue is resized.
+    """
+
+    def __init__(
+        self,
+        cqn: int,
+        ring: CompletionRing,
+        channel: CompletionChannel | None,
+        later: Callable[[int, Callable[[], None]], object],
+    ) -> None:
         self.cqn = cqn
         self.ring = ring
         self.channel = channel
         self.users = 0
+        self._later = later
+        self._count = 0
+        self._period_us = 0
+        self._held = 0
+        self._round = 0  # of moderation: a timer of an earlier one is void
+
+    def moderate(self, count: int, period_us: int) -> None:
+        """Set the moderation. What is held back is announced."""
+        self._count, self._period_us = count, period_us
+        if self._held:
+            self._notify()
 
     def add(self, wc: WC, solicited: bool) -> bool:
         """Add a completion and raise the event if armed. False when there is no room."""
@@ -130,6 +152,25 @@ class CompletionQueue:
         )  # fmt: skip
         if not self.ring.push(fields):
             return False
-        if self.channel is not None and self.ring.disarm_for(solicited or wc.status != WcStatus.IBV_WC_SUCCESS):
-            self.channel.notify(self.cqn)
+        if self.channel is not None and self.ring.armed_for(solicited or wc.status != WcStatus.IBV_WC_SUCCESS):
+            self._announce()
         return True
+
+    def _announce(self) -> None:
+        self._held += 1
+        if self._held >= self._count or not self._period_us:
+            self._notify()
+        elif self._held == 1:
+            current = self._round
+            self._later(self._period_us * 1000, lambda: self._period_over(current))
+
+    def _period_over(self, which: int) -> None:
+        if which == self._round and self._held:
+            self._notify()
+
+    def _notify(self) -> None:
+        self._held = 0
+        self._round += 1
+        self.ring.disarm()
+        assert self.channel is not None
+        self.channel.notify(self.cqn)

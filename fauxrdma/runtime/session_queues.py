@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueVerbs"]
 
+_MAX_MODERATION = 0xFFFF
+"""Greatest count and period (us) of event moderation: 16-bit fields of struct ibv_moderate_cq."""
+
 
 class QueueVerbs:
     """Serves the verbs in `handlers`, destroys the kinds in `destroyers` (by handle), owns what it made."""
@@ -31,6 +34,8 @@ class QueueVerbs:
         self.handlers: dict[type[Message], Callable[[Any], None]] = {
             V.CreateChannel: self._create_channel,
             V.CreateCq: self._create_cq,
+            V.ResizeCq: self._resize_cq,
+            V.ModifyCq: self._modify_cq,
         }
         self.destroyers: dict[str, Callable[[int], None]] = {
             "cq": self._destroy_idle_cq,
@@ -49,15 +54,22 @@ class QueueVerbs:
         limit = self._session.hca.attributes.max_cqe
         if not 1 <= msg.entries <= limit:
             raise VerbsError(errno.EINVAL, f"Failed to create CQ: {msg.entries} entries, legal are 1 to {limit}")
+        vectors = self._session.hca.attributes.num_comp_vectors
+        if not 0 <= msg.comp_vector < vectors:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to create CQ: comp_vector is {msg.comp_vector}, legal are 0 to {vectors - 1}"
+            )
+        if len(self._session.hca.cqs) >= self._session.hca.attributes.max_cq:
+            raise VerbsError(
+                errno.ENOMEM, f"Failed to create CQ: the device has max_cq = {self._session.hca.attributes.max_cq}"
+            )
         channel = None
         if msg.channel is not None:
             channel = self.channels.get(msg.channel)
             if channel is None:
                 raise VerbsError(errno.EINVAL, f"Failed to create CQ: there is no completion channel {msg.channel}")
-        memory = SharedMemory.create(cq_bytes(msg.entries), "fauxrdma-cq")
-        ring = CompletionRing(memory.view, msg.entries)
-        ring.format()
-        cq = CompletionQueue(self._session.hca.new_handle(), ring, channel)
+        ring, memory = _new_ring(msg.entries)
+        cq = CompletionQueue(self._session.hca.new_handle(), ring, channel, self._session.later)
         if channel is not None:
             channel.users += 1
         self.cqs[cq.cqn] = cq
@@ -66,9 +78,41 @@ class QueueVerbs:
         self._session.reply(V.Created(cq.cqn), memory.fd)
         memory.close_fd()
 
-    def _destroy_idle_cq(self, handle: int) -> None:
-        if handle not in self.cqs:
+    def _cq(self, handle: int) -> CompletionQueue:
+        cq = self.cqs.get(handle)
+        if cq is None:
             raise VerbsError(errno.EINVAL, f"there is no cq {handle} in this context")
+        return cq
+
+    def _resize_cq(self, msg: V.ResizeCq) -> None:
+        cq = self._cq(msg.cq)
+        limit = self._session.hca.attributes.max_cqe
+        if not 1 <= msg.entries <= limit:
+            raise VerbsError(errno.EINVAL, f"Failed to resize CQ: {msg.entries} entries, legal are 1 to {limit}")
+        if msg.entries < len(cq.ring):
+            raise VerbsError(
+                errno.EINVAL, f"Failed to resize CQ: {msg.entries} entries, but {len(cq.ring)} completions are pending"
+            )
+        ring, memory = _new_ring(msg.entries)
+        # Between here and the answer only this thread writes, and the application does not poll.
+        cq.ring.move_to(ring)
+        cq.ring = ring
+        self._session.reply(V.Done(), memory.fd)
+        memory.close_fd()
+
+    def _modify_cq(self, msg: V.ModifyCq) -> None:
+        cq = self._cq(msg.cq)
+        if not (0 <= msg.count <= _MAX_MODERATION and 0 <= msg.period_us <= _MAX_MODERATION):
+            raise VerbsError(
+                errno.EINVAL,
+                f"Failed to modify CQ: cq_count {msg.count} and cq_period {msg.period_us} us, legal are 0 to "
+                f"{_MAX_MODERATION}",
+            )
+        cq.moderate(msg.count, msg.period_us)
+        self._session.reply(V.Done())
+
+    def _destroy_idle_cq(self, handle: int) -> None:
+        self._cq(handle)
         if self.cqs[handle].users:
             raise VerbsError(errno.EBUSY, f"Failed to destroy CQ {handle}: queue pairs still use it")
         self._destroy_cq(handle)
@@ -94,3 +138,10 @@ class QueueVerbs:
         for channel in self.channels.values():
             channel.close()
         self.channels.clear()
+
+
+def _new_ring(entries: int) -> tuple[CompletionRing, SharedMemory]:
+    memory = SharedMemory.create(cq_bytes(entries), "fauxrdma-cq")
+    ring = CompletionRing(memory.view, entries)
+    ring.format()
+    return ring, memory

@@ -4,12 +4,14 @@ from fauxrdma.ib.attributes import AHAttr, DeviceAttr, PortAttr, QPAttr, QPCap, 
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
 from fauxrdma.verbs.completion import CQ, CompChannel
 from fauxrdma.verbs.device import AsyncEvent, Context, get_device_list, list_node
+from fauxrdma.verbs.extended_cq import CQEX, CqInitAttrEx, PollCqAttr
 from fauxrdma.verbs.memory import MR, PD
 from fauxrdma.verbs.queue_pair import QP, QPInitAttr
 from fauxrdma.verbs.shared_receive import SRQ, SrqInitAttr
 
 __all__ = [
     "CQ",
+    "CQEX",
     "MR",
     "PD",
     "QP",
@@ -20,7 +22,9 @@ __all__ = [
     "AsyncEvent",
     "CompChannel",
     "Context",
+    "CqInitAttrEx",
     "DeviceAttr",
+    "PollCqAttr",
     "PortAttr",
     "QPAttr",
     "QPCap",

@@ -18,6 +18,7 @@ from fauxrdma.errors import VerbsError
 from fauxrdma.ib.work import WC
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.device import Context
+from fauxrdma.verbs.event_account import EventAccount
 
 __all__ = ["CQ", "CompChannel"]
 
@@ -54,7 +55,7 @@ class CompChannel:
                 return None
             with contextlib.suppress(IndexError):  # another thread took it
                 cq = self._cqs.get(self._waiting.popleft())  # None: the queue was destroyed after its event
-        cq._unacked += 1
+        cq._events.delivered()
         if expected_cq is not None and cq is not expected_cq:
             raise VerbsError(errno.EINVAL, f"the event is of CQ {cq.handle}, expected CQ {expected_cq.handle}")
         return cq
@@ -137,15 +138,13 @@ class CQ:
         self.channel = channel
         self.cqe = cqe
         created, fds = context._channel.request(
-            V.CreateCq(cqe, channel.handle if channel is not None else None), V.Created, expect_fds=1
+            V.CreateCq(cqe, channel.handle if channel is not None else None, comp_vector), V.Created, expect_fds=1
         )
         self.handle = created.handle
-        memory = SharedMemory.attach(fds[0], cq_bytes(cqe))
-        memory.close_fd()
-        self._ring = CompletionRing(memory.view, cqe)
+        self._ring = _attach(fds[0], cqe)
         self._lock = threading.Lock()
         self._stash: deque[tuple[int, ...]] = deque()  # what a purge took out of the ring and has to be polled yet
-        self._unacked = 0
+        self._events = EventAccount(f"CQ {self.handle}")
         self._closed = False
         if channel is not None:
             channel._cqs[self.handle] = self
@@ -205,11 +204,38 @@ class CQ:
         """
         if self.channel is None:
             raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to notify")
-        self._ring.arm(solicited_only)
+        self._arm(solicited_only)
+
+    def _arm(self, solicited_only: bool = False) -> None:
+        with self._lock:  # not into a ring that a resize is about to leave behind
+            self._ring.arm(solicited_only)
 
     def ack_events(self, num_events: int) -> None:
-        """Acknowledge events got from the channel."""
-        self._unacked -= num_events
+        """Acknowledge events got from the channel. Raises VerbsError(EINVAL) for more than were got."""
+        self._events.acknowledge(num_events)
+
+    def resize(self, cqe: int) -> None:
+        """Make room for `cqe` completions; those that wait are kept, also while more arrive.
+
+        Raises VerbsError(EINVAL), and nothing has changed, for fewer than are waiting or more than the device has.
+        """
+        with self._lock:
+            pending = len(self._stash) + len(self._ring)
+            if cqe < pending:
+                raise VerbsError(
+                    errno.EINVAL, f"Failed to resize CQ {self.handle}: {cqe} entries, {pending} completions are pending"
+                )
+            _, fds = self.context._channel.request(V.ResizeCq(self.handle, cqe), V.Done, expect_fds=1)
+            self._ring = _attach(fds[0], cqe)
+            self.cqe = cqe
+
+    def modify(self, cq_count: int, cq_period: int) -> None:
+        """Moderate events, as ibv_modify_cq does: one for every `cq_count` completions, or `cq_period` us of fabric
+        time after the first that had none. Either 0, as at first: an event at the next completion.
+
+        Raises VerbsError(EINVAL) for values above 65535.
+        """
+        self.context._request(V.ModifyCq(self.handle, cq_count, cq_period), V.Done)
 
     def wait(self, max_entries: int = 64, timeout_s: float | None = None) -> list[WC]:
         """Block until there are completions and return up to `max_entries`; an empty list on timeout.
@@ -225,7 +251,7 @@ class CQ:
         if channel is None:
             raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to wait on")
         while True:
-            self._ring.arm(False)
+            self._arm()
             _, wcs = self.poll(max_entries)
             if wcs:
                 return wcs
@@ -243,27 +269,35 @@ class CQ:
             raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to wait on")
         loop = asyncio.get_running_loop()
         while True:
-            self._ring.arm(False)
+            self._arm()
             _, wcs = self.poll(1)
             if wcs:
                 return wcs[0]
             await channel._readable(loop)
 
     def close(self) -> None:
-        """Destroy it. Idempotent. Raises VerbsError(EBUSY) while queue pairs use it or events are unacknowledged."""
+        """Destroy it. Idempotent. Raises VerbsError(EBUSY) while queue pairs use it.
+
+        Waits until every event that was got is acknowledged, and logs a warning when that takes long; closing the
+        context does not wait.
+        """
         if self._closed:
             return
-        if self._unacked > 0:
-            raise VerbsError(
-                errno.EBUSY, f"Failed to destroy CQ {self.handle}: {self._unacked} events are not acknowledged"
-            )
         self.context._destroy("cq", self.handle)
+        self._closed = True
         if self.channel is not None:
             self.channel._cqs.pop(self.handle, None)
-        self._closed = True
+        if not self.context._closed:
+            self._events.settle()
 
     def __enter__(self) -> CQ:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _attach(fd: int, entries: int) -> CompletionRing:
+    memory = SharedMemory.attach(fd, cq_bytes(entries))
+    memory.close_fd()
+    return CompletionRing(memory.view, entries)

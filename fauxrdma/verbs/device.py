@@ -6,18 +6,22 @@ import contextlib
 import errno
 import os
 import select
+import time
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.abi.layout import ABI_VERSION, doorbell_bytes
 from fauxrdma.abi.rings import DoorbellRing
 from fauxrdma.errors import SetupError, VerbsError
+from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.attributes import DeviceAttr, PortAttr
 from fauxrdma.ib.enums import AsyncEventType, Mtu, PortState
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.control_channel import ControlChannel
 from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.verbs.event_account import EventAccount
 from fauxrdma.wire.control import MessageBuffer
 from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from fauxrdma.verbs.shared_receive import SRQ
 
 __all__ = ["AsyncEvent", "Context", "get_device_list"]
+
+_REMEMBERED = 256
+"""Destroyed queues whose events that are still in the pipe are passed over."""
 
 # (4x width code, speed code per lane) by signalled rate in Gb/s.
 _SPEED_CODES = {40: 4, 56: 16, 100: 32, 200: 64, 400: 128, 800: 256}
@@ -56,12 +63,23 @@ def list_node(socket: str | None = None) -> V.HcaList:
 
 
 class AsyncEvent:
-    """An asynchronous event: its type, the queue pair or completion queue number, and a sentence."""
+    """An asynchronous event: its type, the number of the queue pair, completion queue, shared receive queue or port it
+    is about, and a sentence. Acknowledge it: destroying what it is about waits for that."""
 
-    def __init__(self, notice: V.AsyncEventNotice) -> None:
+    def __init__(self, notice: V.AsyncEventNotice, account: EventAccount | None = None) -> None:
         self.event_type = AsyncEventType(notice.kind)
         self.element = notice.element
         self.text = notice.text
+        self._account = account
+        self._acked = False
+
+    def ack(self) -> None:
+        """Acknowledge it, once (ibv_ack_async_event). Raises VerbsError(EINVAL) the second time."""
+        if self._acked:
+            raise VerbsError(errno.EINVAL, f"Failed to acknowledge {self!r}: it has been acknowledged before")
+        self._acked = True
+        if self._account is not None:
+            self._account.acknowledge(1)
 
     def __repr__(self) -> str:
         return f"AsyncEvent({self.event_type.name}, 0x{self.element:x}, {self.text!r})"
@@ -81,6 +99,8 @@ class Context:
         self._qps: weakref.WeakValueDictionary[int, QP] = weakref.WeakValueDictionary()
         self._srq_of_qp: dict[int, SRQ] = {}  # by number, also after the queue pair is gone: completions remain
         self._events = MessageBuffer()
+        self._accounts: dict[tuple[str, int], EventAccount] = {}
+        self._destroyed: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
         self._closed = False
         wanted = name or os.environ.get("FAUXRDMA_HCA") or "hca1"
         try:
@@ -107,6 +127,15 @@ class Context:
     def fabric_now_ns(self) -> int:
         """Fabric time now, in ns."""
         return self._clock.now_ns()
+
+    def _wallclock_ns(self, fabric_ns: int) -> int:
+        """Nanoseconds since 1970 at a fabric time."""
+        return self._clock.wall_ns(fabric_ns) + time.time_ns() - time.monotonic_ns()
+
+    @property
+    def num_comp_vectors(self) -> int:
+        """Legal values of a completion queue's comp_vector are below this."""
+        return self.query_device().num_comp_vectors
 
     def query_device(self) -> DeviceAttr:
         """Limits and identity of the device."""
@@ -143,7 +172,10 @@ class Context:
         while True:
             for notice in self._events:
                 assert isinstance(notice, V.AsyncEventNotice)
-                return AsyncEvent(notice)
+                kind = event_element(notice.kind)
+                if (kind, notice.element) in self._destroyed:
+                    continue  # raised before its queue was destroyed, and read only now
+                return AsyncEvent(notice, self._account(kind, notice.element))
             ready, _, _ = select.select([self.async_fd], [], [], timeout_s)
             if not ready:
                 return None
@@ -171,6 +203,20 @@ class Context:
         except VerbsError as error:
             if error.errno not in (errno.EIO, errno.EPERM):
                 raise
+        self._destroyed.append((kind, handle))
+        account = self._accounts.pop((kind, handle), None)
+        if account is not None:
+            account.settle()
+
+    def _account(self, kind: str, element: int) -> EventAccount | None:
+        """Where events of this element are counted; None for those of a port or the device."""
+        if not kind:
+            return None
+        account = self._accounts.get((kind, element))
+        if account is None:
+            account = self._accounts[kind, element] = EventAccount(f"{kind} {element}")
+        account.delivered()
+        return account
 
     def close(self) -> None:
         """Close everything made from this context, then the context. Idempotent."""

@@ -234,8 +234,6 @@ def test_events_fire_once_for_what_comes_after_arming(pair: Pair) -> None:
     while got < 2:
         got += a.cq.poll(2)[0]
     assert a.channel.get_cq_event(timeout_s=0) is None  # one event for both
-    with pytest.raises(VerbsError, match="1 events are not acknowledged"):
-        a.cq.close()
     a.cq.ack_events(1)
 
 
