@@ -33,7 +33,7 @@ from fauxrdma.hca.uc import UcRequester, UcResponder
 from fauxrdma.hca.unreliable import UnreliableRequester
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcOpcode, WcStatus
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.qp_states import check_modify
 from fauxrdma.memory.regions import KeyTable, ProtectionDomain
 from fauxrdma.wire.headers import Frame, SmallWrite, is_acknowledgement
@@ -113,6 +113,7 @@ class HcaEngine:
             if isinstance(qp.rq, SharedReceives):
                 qp.rq.forget()
                 qp.rq.srq.users -= 1
+            self.keys.windows.queue_pair_gone(qpn)
             del self._requesters[qpn], self._responders[qpn]
 
     def qp(self, qpn: int) -> QueuePair | None:
@@ -150,7 +151,7 @@ class HcaEngine:
     def _settle_srqs(self, out: list[Action]) -> None:
         """Count the receives of shared queues that `out` completes, and report limits that were reached."""
         for action in out:
-            if type(action) is Complete and action.wc.opcode & WcOpcode.IBV_WC_RECV:
+            if type(action) is Complete and action.wc.is_receive:
                 qp = self._qps.get(action.wc.qp_num)
                 if qp is not None and isinstance(qp.rq, SharedReceives):
                     qp.rq.in_hand -= 1
@@ -297,8 +298,7 @@ class HcaEngine:
             note = bytes(frame.payload[0]).decode(errors="replace") if frame.payload else ""
             status = requester.on_ack(frame, note, now, out)
         else:
-            requester.on_read_response(frame, now, out)
-            status = requester.fatal_nak(now, out)
+            status = requester.on_response(frame, now, out)
         self._after_requester(qp, requester, status, now, out)
 
     def _after_requester(
@@ -323,7 +323,7 @@ class HcaEngine:
         responder = self._responders[qpn]
         # READ responses and own requests take turns, so that neither starves.
         if qp.responded_last:
-            frame = requester.next_frame(max_payload, now)
+            frame = requester.next_frame(max_payload, now, out)
             qp.responded_last = frame is None and bool(responder.jobs)
             if frame is None:
                 frame = responder.next_response(max_payload)
@@ -331,7 +331,7 @@ class HcaEngine:
             frame = responder.next_response(max_payload)
             qp.responded_last = frame is not None
             if frame is None:
-                frame = requester.next_frame(max_payload, now)
+                frame = requester.next_frame(max_payload, now, out)
         if frame is not None:
             out.append(SendFrame(qpn, frame))
             if isinstance(requester, UnreliableRequester):
@@ -340,9 +340,11 @@ class HcaEngine:
             self._schedule(qpn, requester)
             if not requester.has_work() and not responder.jobs:
                 qp.wants_link = False
-            if responder.closing and not responder.jobs:
-                responder.refuse_now(now, out)
-                self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+        if responder.closing and not responder.jobs:
+            responder.refuse_now(now, out)
+            self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+            return
+        if frame is not None:
             return
         qp.wants_link = False
         status = requester.local_failure()

@@ -59,7 +59,7 @@ def cut_small_write(requester: Requester, now: int) -> bytes | None:
     wqes.append(
         SendWqe(
             index, wr_id, _WRITE, flags, (), remote_addr, rkey, 0, None, nbytes, psn, psn, nbytes, True,
-            checked=True, pieces=[view],
+            checked=True, begun=True, pieces=[view],
         )
     )  # fmt: skip
     requester.cut_i += 1
@@ -67,8 +67,9 @@ def cut_small_write(requester: Requester, now: int) -> bytes | None:
     if requester.deadline_ns is None:
         requester.restart_timer(now)
     head = encode_write_only(
-        requester.lid, qp.dlid, qp.dest_qpn, psn, remote_addr, rkey, nbytes, patient, bool(flags & _SOLICITED)
-    )
+        requester.lid, qp.dlid, qp.dest_qpn, psn, remote_addr, rkey, nbytes, patient, bool(flags & _SOLICITED),
+        qp.mtu_code,
+    )  # fmt: skip
     return head + view
 
 
@@ -85,7 +86,7 @@ def land_small_write(responder: Responder, write: SmallWrite, payload: memoryvie
         or not qp.attr.qp_access_flags & _REMOTE_WRITE
     ):
         return False
-    view = responder.keys.remote(qp.pd, va, nbytes, rkey, _REMOTE_WRITE)
+    view = responder.keys.remote(qp.pd, va, nbytes, rkey, _REMOTE_WRITE, qp.qpn)
     if isinstance(view, Fault):
         return False
     view[:] = payload

@@ -30,8 +30,9 @@ class SendHalf(Protocol):
     def drained(self) -> bool:
         """Whether everything that was begun is done, so that SQD has nothing to wait for."""
 
-    def next_frame(self, max_payload: int, now: int) -> Frame | None:
-        """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now."""
+    def next_frame(self, max_payload: int, now: int, out: list[Action]) -> Frame | None:
+        """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now. Operations
+        that send nothing are executed on the way."""
 
     def local_failure(self) -> WcStatus | None:
         """The status of the oldest request when it failed locally and everything before it has retired."""

@@ -37,8 +37,8 @@ _FIELDS: tuple[tuple[M, tuple[str, ...]], ...] = (
 class QueuePair:
     """Attributes, state and queues of one queue pair. `attr` holds what modify_qp set.
 
-    `mtu` (bytes), `dlid` and `dest_qpn` are copies out of `attr` for the hot path. `last_error` is the story of the
-    first thing that went wrong, for a person.
+    `mtu` (bytes), `mtu_code`, `dlid`, `dest_qpn` are copies out of `attr` for the hot path. `last_error` is the story
+    of the first thing that went wrong, for a person.
     """
 
     qpn: int
@@ -53,6 +53,7 @@ class QueuePair:
     state: QpState = QpState.IBV_QPS_RESET
     attr: QPAttr = field(default_factory=QPAttr)
     mtu: int = 1024
+    mtu_code: int = 3
     dlid: int = 0
     dest_qpn: int = 0
     wants_link: bool = False
@@ -73,6 +74,7 @@ class QueuePair:
         changes = {name: getattr(attr, name) for bit, names in _FIELDS if mask & bit for name in names}
         self.attr = replace(self.attr, **changes)
         self.mtu = Mtu(self.attr.path_mtu).nbytes
+        self.mtu_code = int(self.attr.path_mtu)
         self.dlid = self.attr.ah_attr.dlid
         self.dest_qpn = self.attr.dest_qp_num
 

@@ -4,41 +4,30 @@ PSN bookkeeping (IBTA vol. 1, 9.7.2-9.7.5): each work request owns the PSNs `fir
 its responses. `wqes` holds everything fetched and not retired, oldest first; `cut_i` is the request being cut. Going
 back N means moving `cut_i` and that request's `sent` back, nothing else: payload is read from the region again.
 
-Requests retire in order. A READ retires when its data is here; an ACK that covers a later request is remembered in
-`acked_psn` until then (an ACK is small and may overtake paced READ data on the emulated link).
+Requests retire in order. A READ or an atomic retires when its response is here; an ACK that covers a later request is
+remembered in `acked_psn` until then (an ACK is small and may overtake paced READ data on the emulated link). LOCAL_INV
+and BIND_MW own no PSN: they are executed when their turn comes and retire when everything before them has.
 """
 
 from __future__ import annotations
 
+from fauxrdma.hca.ack_requests import AckRequests
+from fauxrdma.hca.atomics import put_word
 from fauxrdma.hca.events import Action, Complete
+from fauxrdma.hca.local_work import execute_local
 from fauxrdma.hca.queue_pair import QueuePair
+from fauxrdma.hca.send_frames import cut_message, cut_request
+from fauxrdma.hca.send_work import ANSWERED, LOCAL, MESSAGES, check_request, local_pieces, unexpected
 from fauxrdma.hca.work_queue import SendWqe, slice_pieces
 from fauxrdma.ib.attributes import RNR_TIMER_NS, ack_timeout_ns
-from fauxrdma.ib.enums import AethSyndrome, BthOpcode, NakCode, QpState, SendFlags, WcStatus, WrOpcode
-from fauxrdma.ib.work import MAX_MESSAGE_BYTES, WC, WC_OPCODE_OF
+from fauxrdma.ib.enums import AethSyndrome, NakCode, QpState, SendFlags, WcStatus, WrOpcode
+from fauxrdma.ib.work import WC, WC_OPCODE_OF, failed
 from fauxrdma.memory.regions import Fault, KeyTable
-from fauxrdma.wire.headers import Frame, packets_in, psn_add, psn_diff
+from fauxrdma.wire.headers import Frame, psn_add, psn_diff
 
 __all__ = ["Requester"]
 
-_B = BthOpcode
-# (only, first, middle, last) by work-request opcode.
-_OPCODES: dict[int, tuple[int, int, int, int]] = {
-    WrOpcode.IBV_WR_SEND: (_B.RC_SEND_ONLY, _B.RC_SEND_FIRST, _B.RC_SEND_MIDDLE, _B.RC_SEND_LAST),
-    WrOpcode.IBV_WR_SEND_WITH_IMM: (
-        _B.RC_SEND_ONLY_WITH_IMMEDIATE, _B.RC_SEND_FIRST, _B.RC_SEND_MIDDLE, _B.RC_SEND_LAST_WITH_IMMEDIATE,
-    ),
-    WrOpcode.IBV_WR_RDMA_WRITE: (
-        _B.RC_RDMA_WRITE_ONLY, _B.RC_RDMA_WRITE_FIRST, _B.RC_RDMA_WRITE_MIDDLE, _B.RC_RDMA_WRITE_LAST,
-    ),
-    WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM: (
-        _B.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, _B.RC_RDMA_WRITE_FIRST, _B.RC_RDMA_WRITE_MIDDLE,
-        _B.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-    ),
-}  # fmt: skip
-_OPCODES = {op: tuple(int(b) for b in bs) for op, bs in _OPCODES.items()}  # type: ignore[misc]
-
-_NAK_STATUS = {
+_NAK_STATUS: dict[int, WcStatus] = {
     NakCode.INVALID_REQUEST: WcStatus.IBV_WC_REM_INV_REQ_ERR,
     NakCode.REMOTE_ACCESS_ERROR: WcStatus.IBV_WC_REM_ACCESS_ERR,
     NakCode.REMOTE_OPERATIONAL_ERROR: WcStatus.IBV_WC_REM_OP_ERR,
@@ -46,17 +35,9 @@ _NAK_STATUS = {
 _RTS = QpState.IBV_QPS_RTS
 _SQD = QpState.IBV_QPS_SQD
 _READ = int(WrOpcode.IBV_WR_RDMA_READ)
-_READ_REQUEST = int(BthOpcode.RC_RDMA_READ_REQUEST)
 _SIGNALED = int(SendFlags.IBV_SEND_SIGNALED)
-_SOLICITED = int(SendFlags.IBV_SEND_SOLICITED)
 _FENCE = int(SendFlags.IBV_SEND_FENCE)
 
-# An acknowledgement is asked for at the end of the queue, and at the latest after this much: often enough that the
-# timer of a long message sees progress, seldom enough that small messages share one.
-_ACK_EVERY_FRAMES = 32
-_ACK_EVERY_BYTES = 256 * 1024
-_PATIENT_TIMEOUT = 12
-"""From this ACK timeout (16.8 ms) on, an acknowledgement nobody waits for may be collected for a millisecond."""
 _MAX_UNACKED_PACKETS = 1 << 22
 """Stay far from half the PSN space, where old and new could not be told apart."""
 
@@ -65,10 +46,8 @@ class Requester:
     """Sender state machine. Methods append actions to the list they are given; `fail` is reported to the engine."""
 
     __slots__ = (
-        "_awaited",
-        "_frames_since_ack",
         "acked_psn",
-        "bytes_since_ack",
+        "acks",
         "cut_i",
         "deadline_ns",
         "keys",
@@ -105,9 +84,7 @@ class Requester:
         self.rnr_until_ns: int | None = None
         self.deadline_ns: int | None = None
         self.nak: tuple[int, WcStatus, str] | None = None
-        self._frames_since_ack = 0
-        self._awaited = False  # somebody waits for a completion of what was sent since the last request for an ACK
-        self.bytes_since_ack = 0
+        self.acks = AckRequests()
 
     def start(self) -> None:
         """Entering RTS: take the initial PSN and the retry counts from the attributes."""
@@ -119,10 +96,6 @@ class Requester:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    @property
-    def _timer_is_long(self) -> bool:
-        return self.qp.attr.timeout == 0 or self.qp.attr.timeout >= _PATIENT_TIMEOUT
-
     def has_work(self) -> bool:
         """Whether `next_frame` might yield something now."""
         if self.rnr_until_ns is not None or self.nak is not None:
@@ -131,169 +104,142 @@ class Requester:
         if state == _RTS:
             return self.cut_i < len(self.wqes) or len(self.qp.sq) > 0
         # SQD: what was begun is finished (and sent again if need be), nothing new is begun.
-        return state == _SQD and self.cut_i < len(self.wqes)
+        return state == _SQD and self.cut_i < len(self.wqes) and self.wqes[self.cut_i].begun
 
     def drained(self) -> bool:
-        """Whether everything that was begun is done."""
-        return not self.wqes
+        """Whether everything that was begun has completed."""
+        return not self.wqes or not self.wqes[0].begun
 
-    def next_frame(self, max_payload: int, now: int) -> Frame | None:
-        """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now."""
+    def next_frame(self, max_payload: int, now: int, out: list[Action]) -> Frame | None:
+        """Cut the next burst of at most `max_payload` bytes, or None when there is nothing to send just now. Local
+        operations whose turn has come are executed on the way; their completions are appended."""
         qp = self.qp
-        if not self.has_work():
-            return None
+        while self.has_work():
+            wqe = self._current()
+            if wqe is None:
+                return None
+            if wqe.executed:
+                self.cut_i += 1
+                continue
+            if wqe.failure is not None:
+                # It is reported when everything before it has completed.
+                if self._ask_again():
+                    continue
+                return None
+            if self.outstanding_reads and (
+                (wqe.opcode in ANSWERED and self.outstanding_reads >= qp.attr.max_rd_atomic)
+                or (wqe.flags & _FENCE and not wqe.cut)
+            ):
+                return None
+            if wqe.opcode in LOCAL:
+                self._execute(wqe, now, out)
+                continue
+            wqe.begun = True
+            if wqe.opcode in MESSAGES:
+                frame = self._cut(wqe, max_payload)
+            else:
+                frame = cut_request(wqe, qp, self.lid)
+                wqe.cut = True
+                self.cut_i += 1
+                self.outstanding_reads += 1
+            if self.deadline_ns is None:
+                self.restart_timer(now)
+            return frame
+        return None
+
+    def _current(self) -> SendWqe | None:
+        """The request whose turn it is, its local memory resolved and its PSNs given."""
         if self.cut_i < len(self.wqes):
             wqe = self.wqes[self.cut_i]
         else:
             if self.wqes and psn_diff(self.next_psn, self.wqes[0].first_psn) > _MAX_UNACKED_PACKETS:
                 return None
-            fetched = qp.sq.fetch()
+            fetched = self.qp.sq.fetch()
             if fetched is None:
                 return None
             wqe = fetched
             self.wqes.append(wqe)
         if not wqe.checked:
-            self._check(wqe)
-        if wqe.failure is not None:
-            if not self._frames_since_ack or self.wqes[self.cut_i - 1].opcode == _READ:
-                return None
-            # What came before was sent without asking for an acknowledgement, since more was to follow. Ask now, by
-            # repeating its last packet: the failure is reported when everything before it has completed.
-            wqe = self.wqes[self.cut_i - 1]
-            self._go_back(wqe.last_psn)
-        is_read = wqe.opcode == _READ
-        if self.outstanding_reads and (
-            (is_read and self.outstanding_reads >= qp.attr.max_rd_atomic) or (wqe.flags & _FENCE and not wqe.cut)
-        ):
-            return None
-        frame = self._cut_read(wqe) if is_read else self._cut(wqe, max_payload)
-        if self.deadline_ns is None:
-            self.restart_timer(now)
-        return frame
+            wqe.checked = True
+            packets = check_request(wqe, self.qp, self.keys)
+            wqe.first_psn = self.next_psn
+            # A request that failed stands where its first packet would have been; a local one before it.
+            wqe.last_psn = wqe.first_psn if wqe.failure is not None else psn_add(wqe.first_psn, packets - 1)
+            self.next_psn = psn_add(self.next_psn, packets)
+        return wqe
 
-    def _check(self, wqe: SendWqe) -> None:
-        """Resolve the local memory of a request and give it its PSNs. On a fault the request carries its failure."""
-        wqe.checked = True
-        wqe.first_psn = self.next_psn
-        wqe.last_psn = self.next_psn
-        qp = self.qp
-        is_read = wqe.opcode == _READ
-        if not is_read and wqe.opcode not in _OPCODES:
-            wqe.failure = WcStatus.IBV_WC_LOC_QP_OP_ERR
-            qp.last_error = f"opcode {wqe.opcode} is not a send operation of an RC queue pair"
+    def _execute(self, wqe: SendWqe, now: int, out: list[Action]) -> None:
+        wqe.failure = execute_local(wqe, self.qp, self.keys)
+        if wqe.failure is not None:
             return
-        if is_read and qp.attr.max_rd_atomic == 0:
-            wqe.failure = WcStatus.IBV_WC_LOC_QP_OP_ERR
-            qp.last_error = "RDMA_READ on a queue pair whose max_rd_atomic is 0"
-            return
-        if is_read and wqe.inline is not None:
-            wqe.failure = WcStatus.IBV_WC_LOC_QP_OP_ERR
-            qp.last_error = "RDMA_READ cannot be inline: it needs registered memory to read into"
-            return
-        if wqe.inline is not None:
-            wqe.pieces = [memoryview(wqe.inline)]
-            wqe.length = len(wqe.inline)
-        else:
-            for addr, length, lkey in wqe.sges:
-                if length == 0:
-                    continue
-                view = self.keys.local(qp.pd, addr, length, lkey, writing=is_read)
-                if isinstance(view, Fault):
-                    wqe.failure = WcStatus.IBV_WC_LOC_PROT_ERR
-                    qp.last_error = f"{WrOpcode(wqe.opcode).name} wr_id {wqe.wr_id}: {view.reason}"
-                    return
-                wqe.pieces.append(view)
-                wqe.length += length
-        if wqe.length > MAX_MESSAGE_BYTES:
-            wqe.failure = WcStatus.IBV_WC_LOC_LEN_ERR
-            qp.last_error = f"a message of {wqe.length} B is longer than 2^31"
-            return
-        packets = packets_in(wqe.length, qp.mtu)
-        wqe.last_psn = psn_add(wqe.first_psn, packets - 1)
-        self.next_psn = psn_add(self.next_psn, packets)
+        wqe.begun = wqe.executed = wqe.cut = True
+        self.cut_i += 1
+        self.acks.awaited = self.acks.awaited or self.qp.sq_sig_all or bool(wqe.flags & _SIGNALED)
+        self._retire(now, out)
+        if self._is_last():
+            self._ask_again()
+
+    def _ask_again(self) -> bool:
+        """What was sent last did not ask for an acknowledgement, since more was to follow, and now nothing does. Ask by
+        repeating its last packet; False when no need is."""
+        if not self.acks.frames:
+            return False
+        for wqe in reversed(self.wqes[: self.cut_i]):
+            if not wqe.executed:
+                if wqe.opcode in ANSWERED:
+                    return False
+                self._go_back(wqe.last_psn)
+                return True
+        return False
+
+    def drain(self) -> None:
+        """Entering SQD: nothing follows any more that could ask for an acknowledgement."""
+        if self.cut_i == len(self.wqes) or not self.wqes[self.cut_i].begun:
+            self._ask_again()
 
     def _cut(self, wqe: SendWqe, max_payload: int) -> Frame:
         qp = self.qp
-        only, first, middle, last = _OPCODES[wqe.opcode]
-        offset, length = wqe.sent, wqe.length
-        nbytes = length - offset
-        if nbytes > max_payload:
-            nbytes = max_payload
-            opcode = first if offset == 0 else middle
-            ends = False
-        else:
-            opcode = only if offset == 0 else last
-            ends = True
-        frame = Frame(opcode, self.lid, qp.dlid, qp.dest_qpn, psn_add(wqe.first_psn, offset // qp.mtu))
-        if offset == 0:
-            frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, length
-        frame.nbytes = nbytes
-        frame.payload = slice_pieces(wqe.pieces, offset, nbytes)
-        wqe.sent = offset + nbytes
-        self._frames_since_ack += 1
-        self.bytes_since_ack += nbytes
+        frame = cut_message(wqe, qp, self.lid, max_payload)
+        ends = wqe.sent == wqe.length
+        acks = self.acks
+        acks.frames += 1
+        acks.nbytes += frame.nbytes
         if ends:
             wqe.cut = True
             self.cut_i += 1
-            self._awaited = self._awaited or qp.sq_sig_all or bool(wqe.flags & _SIGNALED)
-            frame.imm = wqe.imm
-            frame.solicited = bool(wqe.flags & _SOLICITED)
-        if (
-            (ends and self._is_last())
-            or self._frames_since_ack >= _ACK_EVERY_FRAMES
-            or self.bytes_since_ack >= _ACK_EVERY_BYTES
-        ):
+            acks.awaited = acks.awaited or qp.sq_sig_all or bool(wqe.flags & _SIGNALED)
+        if (ends and self._is_last()) or acks.due:
             frame.ack_req = True
-            frame.patient = self._ask(ends)
+            frame.patient = acks.ask(ends, qp.attr.timeout)
         return frame
-
-    def _ask(self, ends: bool) -> bool:
-        """An acknowledgement is asked for by a frame that `ends` a message or not; returns whether it has time.
-
-        Nobody is told when an unsignaled request completes; only the timer wants to know.
-        """
-        patient = ends and not self._awaited and self._timer_is_long
-        self._awaited = False
-        self._frames_since_ack = 0
-        self.bytes_since_ack = 0
-        return patient
 
     def asked_for_acknowledgement(self, flags: int) -> bool:
         """For the express lane: a whole request with these flags was cut and asks; whether the ACK has time."""
         if flags & _SIGNALED or self.qp.sq_sig_all:
-            self._awaited = True
-        return self._ask(True)
+            self.acks.awaited = True
+        return self.acks.ask(True, self.qp.attr.timeout)
 
     def _is_last(self) -> bool:
         """Whether nothing that could carry the request for an acknowledgement follows what was just cut."""
-        if self.cut_i < len(self.wqes):
-            return self.wqes[self.cut_i].failure is not None
+        for wqe in self.wqes[self.cut_i :]:
+            if not wqe.executed:
+                return wqe.failure is not None or (self.qp.state == _SQD and not wqe.begun)
         return not len(self.qp.sq) or self.qp.state == _SQD
-
-    def _cut_read(self, wqe: SendWqe) -> Frame:
-        qp = self.qp
-        done = wqe.received
-        frame = Frame(_READ_REQUEST, self.lid, qp.dlid, qp.dest_qpn, psn_add(wqe.first_psn, done // qp.mtu))
-        frame.va, frame.rkey, frame.dma_len = wqe.remote_addr + done, wqe.rkey, wqe.length - done
-        frame.ack_req = True
-        wqe.cut = True
-        self.cut_i += 1
-        self.outstanding_reads += 1
-        return frame
 
     def _go_back(self, psn: int) -> None:
         """Make `psn` the next to send."""
         self.outstanding_reads = 0
-        self._frames_since_ack = 0
-        self.bytes_since_ack = 0
+        self.acks.frames = self.acks.nbytes = 0
         target = len(self.wqes)
         for i, wqe in enumerate(self.wqes):
-            if not wqe.checked:
+            if not wqe.begun:
                 target = min(target, i)
                 break
+            if wqe.executed:
+                continue
             if psn_diff(wqe.last_psn, psn) < 0:
                 # Acknowledged or answered, waiting only for an older READ to retire.
-                if wqe.opcode == _READ and not wqe.answered:
+                if wqe.opcode in ANSWERED and not wqe.answered:
                     self.outstanding_reads += 1
                 continue
             target = min(target, i)
@@ -307,31 +253,49 @@ class Requester:
 
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """Where a READ response goes, or None to drop it."""
-        wqe = self._read_expecting(frame)
-        if wqe is None or wqe.received + frame.nbytes > wqe.length:
+        wqe = self._expecting(frame)
+        if wqe is None or wqe.opcode != _READ or unexpected(frame, wqe, self.qp):
             return None
-        return slice_pieces(wqe.pieces, wqe.received, frame.nbytes)
+        pieces = local_pieces(wqe, self.qp, self.keys)
+        return None if isinstance(pieces, Fault) else slice_pieces(pieces, wqe.received, frame.nbytes)
 
-    def _read_expecting(self, frame: Frame) -> SendWqe | None:
-        """The READ whose next response has this PSN."""
+    def _expecting(self, frame: Frame) -> SendWqe | None:
+        """The oldest READ or atomic without its response, if the next packet of that has this frame's PSN."""
         for wqe in self.wqes:
-            if wqe.opcode == _READ and wqe.cut and not wqe.answered:
+            if wqe.opcode in ANSWERED and wqe.cut and not wqe.answered:
                 expected = psn_add(wqe.first_psn, wqe.received // self.qp.mtu)
                 return wqe if frame.psn == expected else None
         return None
 
-    def on_read_response(self, frame: Frame, now: int, out: list[Action]) -> None:
-        """A READ response whose payload has been placed."""
-        wqe = self._read_expecting(frame)
-        if wqe is None or wqe.received + frame.nbytes > wqe.length:
-            return
-        wqe.received += frame.nbytes
+    def on_response(self, frame: Frame, now: int, out: list[Action]) -> WcStatus | None:
+        """A READ response whose payload has been placed, or an atomic's. Returns the status to fail the oldest request
+        with, when it ends the queue pair."""
+        wqe = self._expecting(frame)
+        if wqe is None:
+            return self.fatal_nak(now, out)
+        problem = unexpected(frame, wqe, self.qp)
+        pieces = local_pieces(wqe, self.qp, self.keys)
+        if problem or isinstance(pieces, Fault):
+            # It acknowledges what came before, all the same.
+            self._advance(psn_add(frame.psn, -1))
+            self._retire(now, out)
+            self.qp.last_error = problem
+            if isinstance(pieces, Fault):
+                self.qp.last_error = f"the response to wr_id {wqe.wr_id} has no place to go: {pieces.reason}"
+                return WcStatus.IBV_WC_LOC_PROT_ERR
+            return WcStatus.IBV_WC_BAD_RESP_ERR
+        if wqe.opcode == _READ:
+            wqe.received += frame.nbytes
+        else:
+            put_word(pieces[0], frame.original)
+            wqe.received = wqe.length
         if wqe.received == wqe.length:
             wqe.answered = True
             self.outstanding_reads -= 1
             self._advance(wqe.last_psn)
         self._progress(now)
         self._retire(now, out)
+        return self.fatal_nak(now, out)
 
     def on_ack(self, frame: Frame, note: str, now: int, out: list[Action]) -> WcStatus | None:
         """An ACK, RNR NAK or NAK. Returns the status to fail the oldest request with, when it ends the queue pair."""
@@ -371,9 +335,7 @@ class Requester:
             self._go_back(frame.psn)
             self.restart_timer(now)
             return None
-        status = (
-            _NAK_STATUS.get(NakCode(code), WcStatus.IBV_WC_GENERAL_ERR) if code <= 3 else WcStatus.IBV_WC_GENERAL_ERR
-        )
+        status = _NAK_STATUS.get(code, WcStatus.IBV_WC_GENERAL_ERR)
         self.nak = (frame.psn, status, note)
         return self.fatal_nak(now, out)
 
@@ -406,9 +368,9 @@ class Requester:
         wqes = self.wqes
         done = 0
         for wqe in wqes:
-            if not wqe.checked or wqe.failure is not None:
+            if not wqe.begun:
                 break
-            if wqe.opcode == _READ:
+            if wqe.opcode in ANSWERED:
                 if not wqe.answered:
                     break
             elif psn_diff(wqe.last_psn, self.acked_psn) > 0:
@@ -419,7 +381,7 @@ class Requester:
         if done:
             del wqes[:done]
             self.cut_i = max(0, self.cut_i - done)
-        if not wqes:
+        if not wqes or not wqes[0].begun:
             # Nothing left to wait for; a late ACK may even have ended an RNR delay.
             self.deadline_ns = None
             self.rnr_until_ns = None
@@ -429,10 +391,11 @@ class Requester:
         return self.wqes[0].failure if self.wqes else None
 
     def _wc(self, wqe: SendWqe, status: WcStatus, now: int) -> WC:
-        opcode = WC_OPCODE_OF.get(wqe.opcode, 0)
+        if status != WcStatus.IBV_WC_SUCCESS:
+            return failed(wqe.wr_id, status, self.qp.qpn, now, wqe.index)
         return WC(
-            wqe.wr_id, status, opcode, 0, wqe.length if wqe.opcode == _READ else 0, 0, self.qp.qpn, self.qp.dest_qpn,
-            timestamp_ns=now, wqe_index=wqe.index,
+            wqe.wr_id, status, WC_OPCODE_OF[wqe.opcode], 0, wqe.length if wqe.opcode in ANSWERED else 0, 0,
+            self.qp.qpn, self.qp.dest_qpn, timestamp_ns=now, wqe_index=wqe.index,
         )  # fmt: skip
 
     # ---- time and errors -----------------------------------------------------------------------------------------
@@ -448,7 +411,7 @@ class Requester:
                 self.rnr_until_ns = None
                 self.restart_timer(now)
             return None
-        if self.deadline_ns is None or now < self.deadline_ns or not self.wqes:
+        if self.deadline_ns is None or now < self.deadline_ns or self.drained():
             return None
         if self.retries_left == 0:
             attr = self.qp.attr
@@ -459,7 +422,7 @@ class Requester:
             return WcStatus.IBV_WC_RETRY_EXC_ERR
         self.retries_left -= 1
         oldest = self.wqes[0]
-        if oldest.opcode == _READ:
+        if oldest.opcode in ANSWERED:
             # Its PSNs may be acknowledged (by the ACK of a later request) and its data still have been lost.
             self._go_back(psn_add(oldest.first_psn, oldest.received // self.qp.mtu))
         else:

@@ -5,72 +5,51 @@ changing anything, and leaves its verdict; `finish` commits when the bytes are h
 the two leaves the queue pair where it was, and the requester's retransmission meets the same state.
 
 Verdicts follow IBTA vol. 1, 9.7.4: a PSN ahead of the expected one is answered by one NAK (sequence error), one behind
-by repeating the acknowledgement (READs are executed again), and a request that is not allowed by a NAK that ends the
-queue pair.
+by repeating the acknowledgement (READs are executed again, atomics answered from memory), and a request that is not
+allowed by a NAK that ends the queue pair.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from enum import IntEnum
 
+from fauxrdma.hca.atomics import ATOMIC_BYTES, ATOMIC_REQUESTS, execute_atomic
 from fauxrdma.hca.events import Action, AsyncEvent, Complete, SendFrame
 from fauxrdma.hca.queue_pair import QueuePair
+from fauxrdma.hca.responses import ResponseQueue
 from fauxrdma.hca.work_queue import RecvWqe, slice_pieces
 from fauxrdma.ib.enums import (
     AccessFlags,
     AethSyndrome,
     AsyncEventType,
     BthOpcode,
+    Mtu,
     NakCode,
     QpState,
     WcFlags,
     WcOpcode,
     WcStatus,
 )
-from fauxrdma.ib.work import MAX_MESSAGE_BYTES, WC
+from fauxrdma.ib.work import MAX_MESSAGE_BYTES, WC, failed
 from fauxrdma.memory.regions import Fault, KeyTable
 from fauxrdma.wire.headers import PSN_MASK, Frame, packets_in, psn_add, psn_diff
 
 __all__ = ["Responder"]
 
 _B = BthOpcode
-_SENDS = frozenset(range(_B.RC_SEND_FIRST, _B.RC_SEND_ONLY_WITH_IMMEDIATE + 1))
-_FIRST = frozenset((_B.RC_SEND_FIRST, _B.RC_RDMA_WRITE_FIRST))
-_MIDDLE_OR_LAST = frozenset(
-    (
-        _B.RC_SEND_MIDDLE,
-        _B.RC_SEND_LAST,
-        _B.RC_SEND_LAST_WITH_IMMEDIATE,
-        _B.RC_RDMA_WRITE_MIDDLE,
-        _B.RC_RDMA_WRITE_LAST,
-        _B.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-    )
-)
-_ENDS = frozenset(
-    (
-        _B.RC_SEND_LAST,
-        _B.RC_SEND_LAST_WITH_IMMEDIATE,
-        _B.RC_SEND_ONLY,
-        _B.RC_SEND_ONLY_WITH_IMMEDIATE,
-        _B.RC_RDMA_WRITE_LAST,
-        _B.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-        _B.RC_RDMA_WRITE_ONLY,
-        _B.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-    )
-)
-_IMMEDIATE = frozenset(
-    (
-        _B.RC_SEND_LAST_WITH_IMMEDIATE,
-        _B.RC_SEND_ONLY_WITH_IMMEDIATE,
-        _B.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-        _B.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-    )
-)
+_INVALIDATE = frozenset((_B.RC_SEND_LAST_WITH_INVALIDATE, _B.RC_SEND_ONLY_WITH_INVALIDATE))
+_SENDS = frozenset(range(_B.RC_SEND_FIRST, _B.RC_SEND_ONLY_WITH_IMMEDIATE + 1)) | _INVALIDATE
+_REQUESTS = [opcode for opcode in _B if opcode <= _B.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE or opcode in _INVALIDATE]
+# By what the name says: where in its message a frame is, and what it brings besides the payload.
+_FIRST = frozenset(opcode for opcode in _REQUESTS if "_FIRST" in opcode.name)
+_ONLY = frozenset(opcode for opcode in _REQUESTS if "_ONLY" in opcode.name)
+_MIDDLE_OR_LAST = frozenset(_REQUESTS) - _FIRST - _ONLY
+_ENDS = frozenset(opcode for opcode in _REQUESTS if "_LAST" in opcode.name) | _ONLY
+_IMMEDIATE = frozenset(opcode for opcode in _REQUESTS if opcode.name.endswith("WITH_IMMEDIATE"))
 # Plain ints: this is the data path, and operations on enum members take longer than what they are for.
 _REMOTE_WRITE = int(AccessFlags.IBV_ACCESS_REMOTE_WRITE)
 _REMOTE_READ = int(AccessFlags.IBV_ACCESS_REMOTE_READ)
+_REMOTE_ATOMIC = int(AccessFlags.IBV_ACCESS_REMOTE_ATOMIC)
 _READ_REQUEST = int(_B.RC_RDMA_READ_REQUEST)
 _LAST_RC_OPCODE = 0x1F
 """Frames of other transports are dropped without a word (IBTA vol. 1, 9.6.1)."""
@@ -86,16 +65,6 @@ class Verdict(IntEnum):
     OUT_OF_SEQUENCE = 3
     NOT_READY = 4
     REFUSE = 5
-
-
-@dataclass(slots=True)
-class _ReadJob:
-    """A READ being answered: the bytes, the PSN of its first response, how much has been sent."""
-
-    view: memoryview | None
-    length: int
-    psn: int
-    sent: int = 0
 
 
 class Responder:
@@ -125,6 +94,7 @@ class Responder:
         self.qp = qp
         self.keys = keys
         self.lid = lid
+        self.jobs = ResponseQueue(qp, keys, lid)
         self.reset()
 
     def reset(self) -> None:
@@ -133,10 +103,10 @@ class Responder:
         self.msn = 0
         self.in_message: int | None = None  # 0 in a SEND, 1 in a WRITE
         self.offset = 0
-        self.jobs: deque[_ReadJob] = deque()
+        self.jobs.reset()
         self._receive: RecvWqe | None = None
-        self._receive_pieces: list[memoryview] = []
-        self._write: memoryview | None = None
+        self._receive_pieces: list[memoryview] | None = None
+        self._write = (0, 0, 0)  # address, length and rkey of the WRITE under way
         self._nak_sent = False
         self._placed: Frame | None = None
         self._verdict = Verdict.SILENT
@@ -164,8 +134,11 @@ class Responder:
             return None
         self._verdict = Verdict.ACCEPT
         opcode = frame.opcode
-        if opcode == _READ_REQUEST:
-            return self._place_read(frame)
+        if opcode == _READ_REQUEST or opcode in ATOMIC_REQUESTS:
+            self._place_answered(frame)
+            return None
+        if frame.mtu and frame.mtu != self.qp.mtu_code and not self._one_packet(frame):
+            return None
         kind = 0 if opcode in _SENDS else 1
         if opcode in _MIDDLE_OR_LAST:
             if self.in_message != kind:
@@ -183,33 +156,53 @@ class Responder:
         self._verdict = Verdict.REFUSE
         self._nak = (code, reason, receive_status)
 
-    def _fetch_receive(self) -> bool:
-        """Make sure a receive request is at hand and its memory resolved. False: not ready, or refused."""
-        if self._receive is not None:
+    def _one_packet(self, frame: Frame) -> bool:
+        """Of a frame whose sender has another path MTU: whether it is one packet all the same, and not too long. Else
+        its packets are longer than ours may be, or a first or middle one is not full (IBTA vol. 1, 9.7.4.1.6)."""
+        theirs = Mtu(frame.mtu).nbytes
+        if frame.opcode in _ONLY and frame.nbytes <= min(theirs, self.qp.mtu):
             return True
-        wqe = self.qp.rq.fetch()
-        if wqe is None:
-            self._verdict = Verdict.NOT_READY
-            return False
-        self._receive = wqe
-        self._receive_pieces = []
-        for addr, length, lkey in wqe.sges:
+        self._refuse(
+            NakCode.INVALID_REQUEST,
+            f"{_B(frame.opcode).name} of {frame.nbytes} B in packets of path MTU {theirs}, this queue pair has "
+            f"path_mtu {self.qp.mtu}: both ends must agree",
+        )
+        return False
+
+    def _take_receive(self) -> bool:
+        """Make sure a receive request is at hand. False: not ready."""
+        if self._receive is None:
+            self._receive = self.qp.rq.fetch()
+            self._receive_pieces = None
+            if self._receive is None:
+                self._verdict = Verdict.NOT_READY
+        return self._receive is not None
+
+    def _resolve_receive(self) -> bool:
+        """The memory of the receive request at hand. False: refused."""
+        if self._receive_pieces is not None:
+            return True
+        assert self._receive is not None
+        pieces = []
+        for addr, length, lkey in self._receive.sges:
             if length == 0:
                 continue
             view = self.keys.local(self.qp.recv_pd, addr, length, lkey, writing=True)
             if isinstance(view, Fault):
                 self._refuse(
                     NakCode.REMOTE_OPERATIONAL_ERROR,
-                    f"posted receive wr_id {wqe.wr_id}: {view.reason}",
+                    f"posted receive wr_id {self._receive.wr_id}: {view.reason}",
                     WcStatus.IBV_WC_LOC_PROT_ERR,
                 )
                 return False
-            self._receive_pieces.append(view)
+            pieces.append(view)
+        self._receive_pieces = pieces
         return True
 
     def _place_send(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
-        if not self._fetch_receive():
+        if not self._take_receive() or not self._resolve_receive():
             return None
+        assert self._receive_pieces is not None
         room = sum(map(len, self._receive_pieces))
         if offset + frame.nbytes > room:
             self._refuse(
@@ -218,54 +211,63 @@ class Responder:
                 WcStatus.IBV_WC_LOC_LEN_ERR,
             )
             return None
+        if frame.opcode in _INVALIDATE:
+            fault = self.keys.windows.check_invalidate(self.qp.pd, self.qp.qpn, frame.inv_rkey)
+            if fault is not None:
+                self._refuse(NakCode.REMOTE_ACCESS_ERROR, f"SEND_WITH_INV: {fault.reason}")
+                return None
         return slice_pieces(self._receive_pieces, offset, frame.nbytes)
 
     def _place_write(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
-        if offset == 0:
-            view = self._resolve(frame, _REMOTE_WRITE)
-            if view is None and self._verdict == Verdict.REFUSE:
-                return None
-            self._view = view
-        else:
-            self._view = self._write
-        total = len(self._view) if self._view is not None else 0
+        # Looked up for every frame: the key may have gone since the message began.
+        va, total, rkey = (frame.va, frame.dma_len, frame.rkey) if offset == 0 else self._write
+        view = self._resolve(va, total, rkey, _REMOTE_WRITE)
+        if self._verdict == Verdict.REFUSE:
+            if frame.opcode in _IMMEDIATE and self._take_receive():
+                code, reason, _ = self._nak
+                self._refuse(code, reason, WcStatus.IBV_WC_LOC_ACCESS_ERR)
+            self._verdict = Verdict.REFUSE
+            return None
         end = offset + frame.nbytes
         if end > total or (frame.opcode in _ENDS and end != total):
             self._refuse(NakCode.INVALID_REQUEST, f"the WRITE carries {end} B, its RETH said {total} B")
             return None
-        if frame.opcode in _IMMEDIATE and not self._fetch_receive():
+        # The receive of an immediate tells of it; its memory is not used.
+        if frame.opcode in _IMMEDIATE and not self._take_receive():
             return None
-        return (self._view[offset:end],) if self._view is not None and frame.nbytes else ()
+        return (view[offset:end],) if view is not None and frame.nbytes else ()
 
-    def _place_read(self, frame: Frame) -> tuple[memoryview, ...] | None:
+    def _place_answered(self, frame: Frame) -> None:
+        """A READ or atomic request: nothing to place, but its answer needs room and its memory must be granted."""
+        name, limit = _B(frame.opcode).name, self.qp.attr.max_dest_rd_atomic
         if self.in_message is not None:
-            self._refuse(NakCode.INVALID_REQUEST, "READ request inside another message")
-            return None
-        if len(self.jobs) >= max(1, self.qp.attr.max_dest_rd_atomic):
-            self._refuse(
-                NakCode.INVALID_REQUEST,
-                f"more READs outstanding than max_dest_rd_atomic {self.qp.attr.max_dest_rd_atomic}",
-            )
-            return None
-        self._view = self._resolve(frame, _REMOTE_READ)
-        return () if self._verdict == Verdict.ACCEPT else None
+            self._refuse(NakCode.INVALID_REQUEST, f"{name} inside another message")
+        elif len(self.jobs) >= limit:
+            self._refuse(NakCode.INVALID_REQUEST, f"more READs and atomics outstanding than max_dest_rd_atomic {limit}")
+        elif frame.opcode == _READ_REQUEST:
+            self._view = self._resolve(frame.va, frame.dma_len, frame.rkey, _REMOTE_READ)
+        elif frame.va % ATOMIC_BYTES:
+            self._refuse(NakCode.INVALID_REQUEST, f"{name} of address 0x{frame.va:x}, which is not 8-byte aligned")
+        else:
+            self._view = self._resolve(frame.va, ATOMIC_BYTES, frame.rkey, _REMOTE_ATOMIC)
 
-    def _resolve(self, frame: Frame, need: int) -> memoryview | None:
-        """The remote memory of a RETH. None for zero length (which needs no key) or when refused."""
-        if frame.dma_len > MAX_MESSAGE_BYTES:
-            self._refuse(NakCode.INVALID_REQUEST, f"a message of {frame.dma_len} B is longer than 2^31")
+    def _resolve(self, va: int, length: int, rkey: int, need: int) -> memoryview | None:
+        """The remote memory of a request. None for zero length (which needs no key) or when refused."""
+        qp = self.qp
+        if length > MAX_MESSAGE_BYTES:
+            self._refuse(NakCode.INVALID_REQUEST, f"a message of {length} B is longer than 2^31")
             return None
-        if not self.qp.attr.qp_access_flags & need:
+        if not qp.attr.qp_access_flags & need:
             self._refuse(
                 NakCode.REMOTE_ACCESS_ERROR,
-                f"QP 0x{self.qp.qpn:x} was not given {AccessFlags(need).name} "
-                f"(qp_access_flags 0x{self.qp.attr.qp_access_flags:x}); "
-                f"the request was rkey 0x{frame.rkey:x}, range 0x{frame.va:x} + {frame.dma_len} B",
+                f"QP 0x{qp.qpn:x} was not given {AccessFlags(need).name} "
+                f"(qp_access_flags 0x{qp.attr.qp_access_flags:x}); "
+                f"the request was rkey 0x{rkey:x}, range 0x{va:x} + {length} B",
             )
             return None
-        if frame.dma_len == 0:
+        if length == 0:
             return None
-        view = self.keys.remote(self.qp.pd, frame.va, frame.dma_len, frame.rkey, need)
+        view = self.keys.remote(qp.pd, va, length, rkey, need, qp.qpn)
         if isinstance(view, Fault):
             self._refuse(NakCode.REMOTE_ACCESS_ERROR, view.reason)
             return None
@@ -332,8 +334,14 @@ class Responder:
     def _accept(self, frame: Frame, now: int, out: list[Action]) -> None:
         self._nak_sent = False
         opcode = frame.opcode
+        if opcode in ATOMIC_REQUESTS:
+            assert self._view is not None
+            self.jobs.add_atomic(frame.psn, execute_atomic(opcode, self._view, frame.swap_add, frame.compare))
+            self.expected_psn = psn_add(frame.psn, 1)
+            self.msn = (self.msn + 1) & 0xFFFFFF
+            return
         if opcode == _READ_REQUEST:
-            self.jobs.append(_ReadJob(self._view, frame.dma_len, frame.psn))
+            self.jobs.add_read(frame.psn, frame.va, frame.rkey, frame.dma_len)
             self.expected_psn = psn_add(self.expected_psn, packets_in(frame.dma_len, self.qp.mtu))
             self.msn = (self.msn + 1) & 0xFFFFFF
             return
@@ -343,7 +351,6 @@ class Responder:
             length = frame.nbytes if self.in_message is None else self.offset + frame.nbytes
             self.in_message = None
             self.offset = 0
-            self._write = None
             self.msn = (self.msn + 1) & 0xFFFFFF
             if is_send or opcode in _IMMEDIATE:
                 self._deliver(frame, is_send, length, now, out)
@@ -351,7 +358,8 @@ class Responder:
             if opcode in _FIRST:
                 self.in_message = 0 if is_send else 1
                 self.offset = 0
-                self._write = self._view
+                if not is_send:
+                    self._write = (frame.va, frame.dma_len, frame.rkey)
             self.offset += frame.nbytes
         if frame.ack_req:
             self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out, patient=frame.patient)
@@ -364,25 +372,28 @@ class Responder:
         if frame.opcode in _IMMEDIATE:
             wc.imm_data = frame.imm
             wc.wc_flags = WcFlags.IBV_WC_WITH_IMM
+        elif frame.opcode in _INVALIDATE:
+            self.keys.windows.invalidate(frame.inv_rkey)
+            wc.imm_data = frame.inv_rkey
+            wc.wc_flags = WcFlags.IBV_WC_WITH_INV
         wc.slid = frame.slid
         self._receive = None
-        self._receive_pieces = []
+        self._receive_pieces = None
         out.append(Complete(self.qp.recv_cqn, wc, frame.solicited))
 
     def _duplicate(self, frame: Frame, out: list[Action]) -> None:
         if frame.opcode == _READ_REQUEST:
-            # Executed again (9.7.4.4.1). The requester went back to this PSN: answers to what lies behind it will be
-            # asked for again, too.
-            mtu = self.qp.mtu
-            self.jobs = deque(
-                job for job in self.jobs if psn_diff(psn_add(job.psn, packets_in(job.length, mtu)), frame.psn) <= 0
-            )
+            # Executed again (9.7.4.4.1).
+            self.jobs.rewind(frame.psn)
             self._verdict = Verdict.ACCEPT
-            view = self._resolve(frame, _REMOTE_READ)
+            self._resolve(frame.va, frame.dma_len, frame.rkey, _REMOTE_READ)
             if self._verdict == Verdict.ACCEPT:
-                self.jobs.append(_ReadJob(view, frame.dma_len, frame.psn))
-            return
-        self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out)
+                self.jobs.add_read(frame.psn, frame.va, frame.rkey, frame.dma_len)
+        elif frame.opcode in ATOMIC_REQUESTS:
+            self.jobs.rewind(frame.psn)
+            self.jobs.repeat_atomic(frame.psn)
+        else:
+            self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out)
 
     def _acknowledge(self, syndrome: int, psn: int, out: list[Action], note: str = "", patient: bool = False) -> None:
         qp = self.qp
@@ -396,25 +407,14 @@ class Responder:
         out.append(SendFrame(qp.qpn, frame))
 
     def next_response(self, max_payload: int) -> Frame | None:
-        """The next burst of READ response data, or None."""
-        if not self.jobs:
+        """The next response, with at most `max_payload` bytes of READ data, or None. A READ whose memory has gone is
+        refused: `closing` is set, and nothing is owed any more."""
+        frame = self.jobs.next_frame(max_payload, self.msn)
+        if isinstance(frame, Fault):
+            self._refuse(NakCode.REMOTE_ACCESS_ERROR, frame.reason)
+            self.jobs.clear()
+            self.closing = True
             return None
-        job = self.jobs[0]
-        qp = self.qp
-        nbytes = min(max_payload, job.length - job.sent)
-        ends = job.sent + nbytes == job.length
-        if job.sent == 0:
-            opcode = _B.RC_RDMA_READ_RESPONSE_ONLY if ends else _B.RC_RDMA_READ_RESPONSE_FIRST
-        else:
-            opcode = _B.RC_RDMA_READ_RESPONSE_LAST if ends else _B.RC_RDMA_READ_RESPONSE_MIDDLE
-        frame = Frame(int(opcode), self.lid, qp.dlid, qp.dest_qpn, psn_add(job.psn, job.sent // qp.mtu))
-        frame.syndrome, frame.msn = AethSyndrome.ACK | 0x1F, self.msn
-        frame.nbytes = nbytes
-        if nbytes and job.view is not None:
-            frame.payload = (job.view[job.sent : job.sent + nbytes],)
-        job.sent += nbytes
-        if ends:
-            self.jobs.popleft()
         return frame
 
     def flush(self, now: int, out: list[Action]) -> None:
@@ -422,16 +422,18 @@ class Responder:
         self.jobs.clear()
         self.closing = False
         self.in_message = None
-        self._write = None
         wqe = self._receive if self._receive is not None else self.qp.rq.fetch()
         self._receive = None
-        self._receive_pieces = []
+        self._receive_pieces = None
         while wqe is not None:
             out.append(Complete(self.qp.recv_cqn, self._wc(wqe, WcStatus.IBV_WC_WR_FLUSH_ERR, now)))
             wqe = self.qp.rq.fetch()
 
     def _wc(self, wqe: RecvWqe, status: WcStatus, now: int) -> WC:
         qp = self.qp
+        if status != WcStatus.IBV_WC_SUCCESS:
+            return failed(wqe.wr_id, status, qp.qpn, now, wqe.index, True)
         return WC(
-            wqe.wr_id, status, WcOpcode.IBV_WC_RECV, 0, 0, 0, qp.qpn, qp.dest_qpn, timestamp_ns=now, wqe_index=wqe.index
-        )
+            wqe.wr_id, status, WcOpcode.IBV_WC_RECV, 0, 0, 0, qp.qpn, qp.dest_qpn, timestamp_ns=now,
+            wqe_index=wqe.index, is_receive=True,
+        )  # fmt: skip

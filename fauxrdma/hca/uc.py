@@ -188,7 +188,7 @@ class UcResponder(UnreliableResponder):
         if frame.dma_len > MAX_MESSAGE_BYTES:
             self._drop(f"a message of {frame.dma_len} B is longer than 2^31")
             return None
-        view = self.keys.remote(qp.pd, frame.va, frame.dma_len, frame.rkey, _REMOTE_WRITE)
+        view = self.keys.remote(qp.pd, frame.va, frame.dma_len, frame.rkey, _REMOTE_WRITE, qp.qpn)
         if isinstance(view, Fault):
             self._drop(view.reason)
             return None

@@ -16,7 +16,7 @@ from fauxrdma.hca.events import Action, Complete
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.work_queue import RecvWqe, SendWqe
 from fauxrdma.ib.enums import QpState, SendFlags, WcOpcode, WcStatus, WrOpcode
-from fauxrdma.ib.work import WC, WC_OPCODE_OF
+from fauxrdma.ib.work import WC, WC_OPCODE_OF, failed
 from fauxrdma.memory.regions import Fault, KeyTable
 from fauxrdma.wire.headers import Frame
 
@@ -72,7 +72,7 @@ class UnreliableRequester:
             self._check(wqe)
         return wqe
 
-    def next_frame(self, max_payload: int, now: int) -> Frame | None:
+    def next_frame(self, max_payload: int, now: int, out: list[Action]) -> Frame | None:
         """Cut the next burst of at most `max_payload` bytes; follow it by `handed_over`."""
         if not self.has_work():
             return None
@@ -141,7 +141,9 @@ class UnreliableRequester:
             wqe = self.qp.sq.fetch()
 
     def _wc(self, wqe: SendWqe, status: WcStatus, now: int) -> WC:
-        opcode = WC_OPCODE_OF.get(wqe.opcode, 0)
+        if status != WcStatus.IBV_WC_SUCCESS:
+            return failed(wqe.wr_id, status, self.qp.qpn, now, wqe.index)
+        opcode = WC_OPCODE_OF[wqe.opcode]
         return WC(wqe.wr_id, status, opcode, qp_num=self.qp.qpn, timestamp_ns=now, wqe_index=wqe.index)
 
 
@@ -222,4 +224,9 @@ class UnreliableResponder:
             wqe = self.qp.rq.fetch()
 
     def _wc(self, wqe: RecvWqe, status: WcStatus, now: int) -> WC:
-        return WC(wqe.wr_id, status, WcOpcode.IBV_WC_RECV, qp_num=self.qp.qpn, timestamp_ns=now, wqe_index=wqe.index)
+        if status != WcStatus.IBV_WC_SUCCESS:
+            return failed(wqe.wr_id, status, self.qp.qpn, now, wqe.index, True)
+        return WC(
+            wqe.wr_id, status, WcOpcode.IBV_WC_RECV, qp_num=self.qp.qpn, timestamp_ns=now, wqe_index=wqe.index,
+            is_receive=True,
+        )  # fmt: skip

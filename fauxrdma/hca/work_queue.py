@@ -26,7 +26,8 @@ class SendWqe:
     """A send work request in the engine. `index` counts the queue's requests from 0 and comes back in the completion.
 
     The lower half is the requester's: PSN range, what has been cut into frames (`sent`), what of a READ has come back
-    (`received`), and `failure` once the request is doomed.
+    (`received`), and `failure` once the request is doomed. `begun`: something of it has been sent; `executed`: it is a
+    local operation and done.
     """
 
     index: int
@@ -47,6 +48,8 @@ class SendWqe:
     received: int = 0
     answered: bool = False
     checked: bool = False
+    begun: bool = False
+    executed: bool = False
     failure: WcStatus | None = None
     pieces: list[memoryview] = field(default_factory=list, repr=False)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fauxrdma.ib.enums import WcOpcode, WcStatus, WrOpcode
 
-__all__ = ["MAX_MESSAGE_BYTES", "SGE", "WC", "WC_OPCODE_OF", "RecvWR", "SendWR"]
+__all__ = ["MAX_MESSAGE_BYTES", "POISON", "SGE", "WC", "WC_OPCODE_OF", "RecvWR", "SendWR", "failed"]
 
 MAX_MESSAGE_BYTES = 1 << 31
 """A message is at most 2^31 bytes (IBTA vol. 1, 9.7.1)."""
@@ -88,3 +88,23 @@ class WC:
     sl: int = 0
     timestamp_ns: int = 0
     wqe_index: int = field(default=0, repr=False)
+    is_receive: int = field(default=False, repr=False)
+
+
+POISON = 0xDEADBEEF
+"""What the fields of a completion hold that mean nothing after an error (its low half in 16-bit ones): code that reads
+them on hardware reads what was there before."""
+
+
+def failed(
+    wr_id: int, status: int, qp_num: int, now: int, wqe_index: int, is_receive: bool = False, vendor_err: int = 0
+) -> WC:
+    """A completion in error: valid are `wr_id`, `status`, `qp_num` and `vendor_err` (ibv_poll_cq), the rest is POISON.
+
+    `now` (fabric ns), `wqe_index` and `is_receive` are the emulator's own and true.
+    """
+    short = POISON & 0xFFFF
+    return WC(
+        wr_id, status, POISON, vendor_err, POISON, POISON, qp_num, POISON, POISON, short, short, POISON, now, wqe_index,
+        is_receive,
+    )  # fmt: skip

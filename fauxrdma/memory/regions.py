@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import AccessFlags
+from fauxrdma.memory.fault import Fault
+from fauxrdma.memory.windows import WindowTable
 
 __all__ = ["Fault", "KeyTable", "MemoryRegion", "ProtectionDomain"]
 
@@ -49,16 +51,10 @@ class MemoryRegion:
     view: memoryview = field(repr=False)
     lkey: int = 0
     rkey: int = 0
+    windows: int = 0  # memory windows bound to it
 
     def __str__(self) -> str:
         return f"region [0x{self.base:x}, 0x{self.base + self.length:x}) of {self.length} B"
-
-
-@dataclass(slots=True)
-class Fault:
-    """Why an access was refused, as a sentence."""
-
-    reason: str
 
 
 class KeyTable:
@@ -73,6 +69,7 @@ class KeyTable:
         self._by_lkey: dict[int, MemoryRegion] = {}
         self._by_rkey: dict[int, MemoryRegion] = {}
         self._freed: deque[int] = deque(maxlen=_QUARANTINE)
+        self.windows = WindowTable(rng, self._index_taken)
 
     def __len__(self) -> int:
         return len(self._by_lkey)
@@ -99,12 +96,20 @@ class KeyTable:
         return region
 
     def deregister(self, region: MemoryRegion) -> None:
-        """Take a region out: its keys fail from now on."""
+        """Take a region out: its keys fail from now on. Raises VerbsError(EBUSY) while memory windows are bound."""
+        if region.windows:
+            raise VerbsError(
+                errno.EBUSY, f"Failed to deregister a MR: {region.windows} memory windows are bound to {region}"
+            )
         if self._by_lkey.pop(region.lkey, None) is None:
             return
         del self._by_rkey[region.rkey]
         self._freed.extend((region.lkey, region.rkey))
         region.pd.children -= 1
+
+    def by_lkey(self, lkey: int) -> MemoryRegion | None:
+        """The region with this lkey, if there is one."""
+        return self._by_lkey.get(lkey)
 
     def local(self, pd: ProtectionDomain, addr: int, length: int, lkey: int, writing: bool) -> memoryview | Fault:
         """The bytes an SGE names, or why not. `writing` asks for IBV_ACCESS_LOCAL_WRITE."""
@@ -114,11 +119,14 @@ class KeyTable:
         need = _LOCAL_WRITE if writing else 0
         return self._check(region, pd, addr, length, need, f"lkey 0x{lkey:x}")
 
-    def remote(self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int) -> memoryview | Fault:
-        """The bytes a RETH names, or why not. `need` is the one remote access flag the operation asks for."""
+    def remote(
+        self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int, qpn: int = 0
+    ) -> memoryview | Fault:
+        """The bytes a RETH names, or why not. `need` is the one remote access flag the operation asks for, `qpn` the
+        queue pair that received it."""
         region = self._by_rkey.get(rkey)
         if region is None:
-            return Fault(f"rkey 0x{rkey:x} is not registered on this device (range 0x{va:x} + {length} B)")
+            return self.windows.resolve(pd, va, length, rkey, need, qpn)
         return self._check(region, pd, va, length, need, f"rkey 0x{rkey:x}")
 
     def _check(
@@ -139,4 +147,10 @@ class KeyTable:
             # 0 and all ones are what forgotten or poisoned fields hold; they must never be valid.
             if key in (0, 0xFFFFFFFF) or key in self._by_lkey or key in self._by_rkey or key in self._freed:
                 continue
+            if self.windows.has_index(key):
+                continue
             return key
+
+    def _index_taken(self, index: int) -> bool:
+        """Whether a region's key has this 24-bit index."""
+        return any(key in self._by_lkey or key in self._by_rkey for key in range(index << 8, (index + 1) << 8))

@@ -145,7 +145,7 @@ class CompletionQueue:
 
     def add(self, wc: WC, solicited: bool) -> bool:
         """Add a completion and raise the event if armed. False when there is no room."""
-        index = wc.wqe_index | (RECEIVE_QUEUE_BIT if wc.opcode >= 128 else 0)
+        index = wc.wqe_index | (RECEIVE_QUEUE_BIT if wc.is_receive else 0)
         fields = (
             wc.wr_id, wc.status, wc.opcode, wc.vendor_err, wc.byte_len & 0xFFFFFFFF, wc.imm_data, wc.qp_num, wc.src_qp,
             wc.wc_flags, wc.pkey_index, wc.slid, wc.sl, wc.timestamp_ns, index,

@@ -168,7 +168,7 @@ class CQ:
         """A completion reaches the program: the slots of its request and of those before it are free."""
         index = self._release(fields)
         wc = WC(*fields)
-        wc.wqe_index = index
+        wc.wqe_index, wc.is_receive = index, fields[13] != index
         return wc
 
     def _release(self, fields: tuple[int, ...]) -> int:

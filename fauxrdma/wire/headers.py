@@ -2,7 +2,7 @@
 
 A frame on the TCP stream between two daemons is::
 
-    frame header  24 B   fauxrdma's own: lengths, LIDs, modelled arrival and duration
+    frame header  24 B   fauxrdma's own: lengths, LIDs, modelled arrival and duration, the sender's path MTU
     BTH           12 B   base transport header        (IBTA vol. 1, 9.2)
     RETH          16 B   on the first frame of an RDMA WRITE and on READ requests (9.3.3)
     AETH           4 B   on acknowledgements and READ responses (9.3.5)
@@ -131,7 +131,9 @@ class Frame:
     order. `nbytes` is the payload's length.
     `payload` holds views of registered memory (never copies), in order. `arrival_ns` is when the fabric model says
     the frame arrives (fabric time) and `duration_ns` how long it was on its way; both 0 when nothing is shaped.
-    `patient`: nobody waits for the acknowledgement it asks for, so the responder may collect it with later ones.
+    `mtu` is the path MTU of the sending queue pair as an Mtu code, which says how many packets the frame stands for; 0:
+    not told. `patient`: nobody waits for the acknowledgement it asks for, so the responder may collect it with later
+    ones.
     """
 
     opcode: int
@@ -158,6 +160,7 @@ class Frame:
     qkey: int = 0
     src_qpn: int = 0
     inv_rkey: int = 0
+    mtu: int = 0
 
 
 def psn_add(psn: int, count: int) -> int:
@@ -193,7 +196,7 @@ def encode_header(frame: Frame) -> bytes:
     head = _FRAME.pack(
         FRAME_MAGIC,
         size,
-        1 if frame.patient else 0,
+        (1 if frame.patient else 0) | frame.mtu << 4,
         frame.nbytes,
         frame.slid,
         frame.dlid,
@@ -226,11 +229,20 @@ def encode_header(frame: Frame) -> bytes:
 
 
 def encode_write_only(
-    slid: int, dlid: int, dest_qpn: int, psn: int, va: int, rkey: int, nbytes: int, patient: bool, solicited: bool
+    slid: int,
+    dlid: int,
+    dest_qpn: int,
+    psn: int,
+    va: int,
+    rkey: int,
+    nbytes: int,
+    patient: bool,
+    solicited: bool,
+    mtu: int = 0,
 ) -> bytes:
     """`encode_header` of an unshaped RDMA_WRITE_ONLY frame that asks for an acknowledgement."""
     return _WRITE_ONLY.pack(
-        FRAME_MAGIC, WRITE_ONLY_BYTES, patient, nbytes, slid, dlid, 0, 0, _WRITE_ONLY_OPCODE,
+        FRAME_MAGIC, WRITE_ONLY_BYTES, patient | mtu << 4, nbytes, slid, dlid, 0, 0, _WRITE_ONLY_OPCODE,
         (0x80 if solicited else 0) | (-nbytes & 3) << 4, _PKEY_DEFAULT, dest_qpn, 0x80000000 | psn, va, rkey, nbytes,
     )  # fmt: skip
 
@@ -294,6 +306,7 @@ def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Fr
     frame.nbytes = nbytes
     frame.arrival_ns, frame.duration_ns = arrival_ns, duration_ns
     frame.patient = bool(frame_flags & 1)
+    frame.mtu = frame_flags >> 4 & 7
     at += BTH_BYTES
     if flags & _RETH_BIT:
         frame.va, frame.rkey, frame.dma_len = _RETH.unpack_from(buffer, at)

@@ -1,0 +1,34 @@
+"""The two atomic operations on a word of registered memory (IBTA vol. 1, 9.4.5).
+
+The word is 8 bytes in the byte order of the host that owns it. The daemon runs one frame of one engine at a time, so
+every atomic through it is atomic against all others; against the owner's own stores it is not (IBV_ATOMIC_HCA).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fauxrdma.ib.enums import BthOpcode
+
+__all__ = ["ATOMIC_BYTES", "ATOMIC_REQUESTS", "execute_atomic", "put_word"]
+
+ATOMIC_BYTES = 8
+ATOMIC_REQUESTS = frozenset((int(BthOpcode.RC_COMPARE_SWAP), int(BthOpcode.RC_FETCH_ADD)))
+_COMPARE_SWAP = int(BthOpcode.RC_COMPARE_SWAP)
+_MASK = (1 << 64) - 1
+
+
+def execute_atomic(opcode: int, word: memoryview, swap_add: int, compare: int) -> int:
+    """Carry out COMPARE_SWAP (write `swap_add` if the word equals `compare`) or FETCH_ADD (add `swap_add` modulo 2^64)
+    on the 8 bytes of `word`; returns what they held before."""
+    original = int.from_bytes(word, sys.byteorder)
+    if opcode != _COMPARE_SWAP:
+        put_word(word, original + swap_add & _MASK)
+    elif original == compare:
+        put_word(word, swap_add)
+    return original
+
+
+def put_word(word: memoryview, value: int) -> None:
+    """Store a 64-bit value in host order."""
+    word[:] = value.to_bytes(ATOMIC_BYTES, sys.byteorder)
