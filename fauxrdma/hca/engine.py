@@ -198,6 +198,8 @@ class HcaEngine:
             self._want_link(qp, out)
         elif new == _SQD and old != _SQD:
             qp.tell_drained = bool(mask & QpAttrMask.IBV_QP_EN_SQD_ASYNC_NOTIFY and attr.en_sqd_async_notify)
+            self._requesters[qpn].drain()
+            self._want_link(qp, out)
             self._tell_drained(qp, out)
         if self._srqs:
             self._settle_srqs(out)

@@ -27,6 +27,9 @@ class SendHalf(Protocol):
     def has_work(self) -> bool:
         """Whether `next_frame` might yield something now."""
 
+    def drain(self) -> None:
+        """Entering SQD: nothing new is begun."""
+
     def drained(self) -> bool:
         """Whether everything that was begun is done, so that SQD has nothing to wait for."""
 

@@ -58,6 +58,9 @@ class UnreliableRequester:
             return self.wqe is not None or len(self.qp.sq) > 0
         return state == _SQD and not self.drained()
 
+    def drain(self) -> None:
+        """Entering SQD: nothing has to be done for that."""
+
     def drained(self) -> bool:
         """Whether no message is half sent."""
         return self.wqe is None or self.wqe.sent == 0

@@ -27,7 +27,7 @@ from fauxrdma.hca.events import (
     SendFrame,
     TimerExpired,
 )
-from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcOpcode, WcStatus
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
@@ -259,7 +259,7 @@ class DataPath:
         if wc.status != WcStatus.IBV_WC_SUCCESS:
             self._publish_state(hca, wc.qp_num)
         if not cq.add(wc, action.solicited):
-            lost = hca.engine.qp(wc.qp_num) if wc.opcode & WcOpcode.IBV_WC_RECV else None
+            lost = hca.engine.qp(wc.qp_num) if wc.is_receive else None
             if lost is not None and lost.srq is not None:
                 lost.srq.drop()
             # Ends, since the queue pairs that are still up when it is called are in ERR then.
