@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fauxrdma.errors import LocalProtocolError
@@ -104,6 +105,12 @@ class LinkScheduler:
         self._flows.pop(flow, None)
         self._busy.pop(flow, None)
         self._idle.pop(flow, None)
+
+    def items(self) -> Iterator[object]:
+        """Everything submitted that has not been released, in no particular order."""
+        for flow in self._flows.values():
+            yield from (item for _, item, _, _ in flow.queue)
+        yield from (departure.item for _, _, departure in self._ready)
 
     def set_rate(self, flow: int, rate_bps: int, now: int) -> None:
         """A grant: from `now` on the flow drains at `rate_bps` bits/s, the burst in service included. 0 pauses it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from fauxrdma.ib.enums import BthOpcode
+from fauxrdma.memory.spans import Piece
 
 __all__ = ["ATOMIC_BYTES", "ATOMIC_REQUESTS", "execute_atomic", "put_word"]
 
@@ -18,10 +19,10 @@ _COMPARE_SWAP = int(BthOpcode.RC_COMPARE_SWAP)
 _MASK = (1 << 64) - 1
 
 
-def execute_atomic(opcode: int, word: memoryview, swap_add: int, compare: int) -> int:
+def execute_atomic(opcode: int, word: Piece, swap_add: int, compare: int) -> int:
     """Carry out COMPARE_SWAP (write `swap_add` if the word equals `compare`) or FETCH_ADD (add `swap_add` modulo 2^64)
-    on the 8 bytes of `word`; returns what they held before."""
-    original = int.from_bytes(word, sys.byteorder)
+    on the 8 bytes of `word`; returns what they held before. Raises Unreachable."""
+    original = int.from_bytes(bytes(word), sys.byteorder)
     if opcode != _COMPARE_SWAP:
         put_word(word, original + swap_add & _MASK)
     elif original == compare:
@@ -29,6 +30,6 @@ def execute_atomic(opcode: int, word: memoryview, swap_add: int, compare: int) -
     return original
 
 
-def put_word(word: memoryview, value: int) -> None:
-    """Store a 64-bit value in host order."""
+def put_word(word: Piece, value: int) -> None:
+    """Store a 64-bit value in host order. Raises Unreachable."""
     word[:] = value.to_bytes(ATOMIC_BYTES, sys.byteorder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import heapq
 import random
+from typing import cast
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.hca.events import (
@@ -35,7 +36,8 @@ from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.qp_states import check_modify
-from fauxrdma.memory.regions import KeyTable, ProtectionDomain
+from fauxrdma.memory.regions import KeyTable, MemoryRegion, ProtectionDomain
+from fauxrdma.memory.spans import Piece, set_aside
 from fauxrdma.wire.headers import Frame, SmallWrite, is_acknowledgement
 
 __all__ = ["HcaEngine"]
@@ -205,6 +207,28 @@ class HcaEngine:
             self._settle_srqs(out)
         return out
 
+    def deregister(self, region: MemoryRegion, now: int) -> list[Action]:
+        """Deregister a region and take back every piece of it that is in use. Raises VerbsError(EBUSY) as KeyTable.
+
+        When this returns the engine holds no piece of it: a WRITE or READ of a peer that was under way ends in
+        REM_ACCESS_ERR there, requests and receives of ours that name it in LOC_PROT_ERR. What frames on their way out
+        still hold, and where a frame is just arriving, is for the caller to see to.
+        """
+        self.keys.deregister(region)
+        memory = region.memory
+        out: list[Action] = []
+        for qpn, requester in self._requesters.items():
+            qp, responder = self._qps[qpn], self._responders[qpn]
+            if responder.revoke(memory):
+                self._close_if_due(qp, responder, now, out)
+            if requester.revoke(memory):
+                status = requester.local_failure()
+                if status is not None:
+                    self._fail_sending(qp, status, now, out)
+                else:
+                    self._after_requester(qp, requester, None, now, out)
+        return out
+
     # ---- data path -----------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: int) -> list[Action]:
@@ -272,8 +296,15 @@ class HcaEngine:
                 buffer = memoryview(bytearray(frame.nbytes))
                 frame.payload = (buffer,)
                 return frame.payload
-            return requester.place(frame)
-        return self._responders[qp.qpn].place(frame)
+            return self._destination(frame, requester.place(frame))
+        return self._destination(frame, self._responders[qp.qpn].place(frame))
+
+    def _destination(self, frame: Frame, pieces: tuple[Piece, ...] | None) -> tuple[memoryview, ...] | None:
+        """Views to receive into for these pieces; for memory that is not mapped here, scratch memory."""
+        if pieces and self.keys.indirect:
+            views, frame.aside = set_aside(pieces)
+            return views
+        return cast("tuple[memoryview, ...] | None", pieces)
 
     def _frame_received(self, frame: Frame, now: int, out: list[Action]) -> None:
         qp = self._qps.get(frame.dest_qpn)
@@ -285,6 +316,8 @@ class HcaEngine:
                 qp.told_established = True
                 text = f"QP 0x{qp.qpn:x} is in RTR and its peer has begun to send"
                 out.append(AsyncEvent(AsyncEventType.IBV_EVENT_COMM_EST, qp.qpn, text))
+            if frame.aside:
+                responder.land(frame)
             if responder.finish(frame, now, out):
                 self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
             elif responder.jobs:
@@ -342,19 +375,26 @@ class HcaEngine:
             self._schedule(qpn, requester)
             if not requester.has_work() and not responder.jobs:
                 qp.wants_link = False
+        self._close_if_due(qp, responder, now, out)
+        if frame is None and qp.state != _ERR:
+            qp.wants_link = False
+            status = requester.local_failure()
+            if status is not None:
+                self._fail_sending(qp, status, now, out)
+
+    def _close_if_due(self, qp: QueuePair, responder: ReceiveHalf, now: int, out: list[Action]) -> None:
+        """Send the NAK that waited for the READs before it."""
         if responder.closing and not responder.jobs:
             responder.refuse_now(now, out)
             self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
-            return
-        if frame is not None:
-            return
-        qp.wants_link = False
-        status = requester.local_failure()
-        if status is not None and qp.qp_type == _RC:
+
+    def _fail_sending(self, qp: QueuePair, status: WcStatus, now: int, out: list[Action]) -> None:
+        """A request failed here: a reliable queue pair goes to ERR, others to SQE."""
+        if qp.qp_type == _RC:
             self._fail(qp, status, now, out)
-        elif status is not None:
+        else:
             qp.state = _SQE
-            requester.flush(status, now, out)
+            self._requesters[qp.qpn].flush(status, now, out)
 
     def _tell_drained(self, qp: QueuePair, out: list[Action]) -> None:
         """In SQD, once all that was begun is done: the event that was asked for, once."""

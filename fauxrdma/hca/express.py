@@ -14,7 +14,6 @@ from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
 from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.enums import AccessFlags, QpState, SendFlags, WrOpcode
-from fauxrdma.memory.regions import Fault
 from fauxrdma.wire.headers import PSN_MASK, SmallWrite, encode_write_only
 
 __all__ = ["cut_small_write", "land_small_write"]
@@ -49,7 +48,7 @@ def cut_small_write(requester: Requester, now: int) -> bytes | None:
         view = memoryview(source)
     else:
         found = requester.keys.local(qp.pd, *source, writing=False)
-        if isinstance(found, Fault):
+        if not isinstance(found, memoryview):
             return None
         view = found
     qp.sq.advance(index + 1)
@@ -87,7 +86,7 @@ def land_small_write(responder: Responder, write: SmallWrite, payload: memoryvie
     ):
         return False
     view = responder.keys.remote(qp.pd, va, nbytes, rkey, _REMOTE_WRITE, qp.qpn)
-    if isinstance(view, Fault):
+    if not isinstance(view, memoryview):
         return False
     view[:] = payload
     responder.landed_one_packet(ack_req, patient, out)

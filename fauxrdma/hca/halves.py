@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fauxrdma.hca.events import Action
 from fauxrdma.ib.enums import WcStatus
+from fauxrdma.memory.spans import Piece
 from fauxrdma.wire.headers import Frame
 
 __all__ = ["ReceiveHalf", "SendHalf"]
@@ -40,6 +41,10 @@ class SendHalf(Protocol):
     def local_failure(self) -> WcStatus | None:
         """The status of the oldest request when it failed locally and everything before it has retired."""
 
+    def revoke(self, memory: object) -> bool:
+        """The region with this memory is deregistered: keep no piece of it. Whether a request named it; one that was
+        under way has failed."""
+
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` wants to be called."""
 
@@ -65,8 +70,16 @@ class ReceiveHalf(Protocol):
     def start(self) -> None:
         """Entering RTR: take the initial PSN from the attributes."""
 
-    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
-        """The views the payload belongs in, or None to drain it."""
+    def place(self, frame: Frame) -> tuple[Piece, ...] | None:
+        """The pieces of memory the payload belongs in, or None to drain it."""
+
+    def land(self, frame: Frame) -> None:
+        """The payload of a frame is here, but parts of it aside (`frame.aside`): store them where they belong, or have
+        `finish` report that it cannot be done."""
+
+    def revoke(self, memory: object) -> bool:
+        """The region with this memory is deregistered: keep no piece of it. Whether something under way named it; that
+        is refused when it goes on."""
 
     def finish(self, frame: Frame, now: int, out: list[Action]) -> bool:
         """The payload is in place. Returns True when the queue pair has to go to ERR."""

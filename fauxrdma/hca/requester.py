@@ -23,6 +23,7 @@ from fauxrdma.ib.attributes import RNR_TIMER_NS, ack_timeout_ns
 from fauxrdma.ib.enums import AethSyndrome, NakCode, QpState, SendFlags, WcStatus, WrOpcode
 from fauxrdma.ib.work import WC, WC_OPCODE_OF, failed
 from fauxrdma.memory.regions import Fault, KeyTable
+from fauxrdma.memory.spans import Piece, Unreachable, store
 from fauxrdma.wire.headers import Frame, psn_add, psn_diff
 
 __all__ = ["Requester"]
@@ -134,12 +135,16 @@ class Requester:
             if wqe.opcode in LOCAL:
                 self._execute(wqe, now, out)
                 continue
-            wqe.begun = True
             if wqe.opcode in MESSAGES:
-                frame = self._cut(wqe, max_payload)
+                try:
+                    frame = self._cut(wqe, max_payload)
+                except Unreachable as error:
+                    self._lose(wqe, str(error))
+                    continue
+                wqe.begun = True
             else:
                 frame = cut_request(wqe, qp, self.lid)
-                wqe.cut = True
+                wqe.begun = wqe.cut = True
                 self.cut_i += 1
                 self.outstanding_reads += 1
             if self.deadline_ns is None:
@@ -166,6 +171,9 @@ class Requester:
             # A request that failed stands where its first packet would have been; a local one before it.
             wqe.last_psn = wqe.first_psn if wqe.failure is not None else psn_add(wqe.first_psn, packets - 1)
             self.next_psn = psn_add(self.next_psn, packets)
+        elif not wqe.pieces and wqe.length and wqe.opcode in MESSAGES and wqe.failure is None:
+            # It had been sent before its memory was deregistered, and now it would have to be sent again.
+            self._lose(wqe, "its memory was deregistered before it was acknowledged")
         return wqe
 
     def _execute(self, wqe: SendWqe, now: int, out: list[Action]) -> None:
@@ -251,7 +259,7 @@ class Requester:
 
     # ---- what comes back -----------------------------------------------------------------------------------------
 
-    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+    def place(self, frame: Frame) -> tuple[Piece, ...] | None:
         """Where a READ response goes, or None to drop it."""
         wqe = self._expecting(frame)
         if wqe is None or wqe.opcode != _READ or unexpected(frame, wqe, self.qp):
@@ -275,6 +283,8 @@ class Requester:
             return self.fatal_nak(now, out)
         problem = unexpected(frame, wqe, self.qp)
         pieces = local_pieces(wqe, self.qp, self.keys)
+        if not problem and not isinstance(pieces, Fault):
+            pieces = self._land(frame, wqe, pieces)
         if problem or isinstance(pieces, Fault):
             # It acknowledges what came before, all the same.
             self._advance(psn_add(frame.psn, -1))
@@ -287,7 +297,6 @@ class Requester:
         if wqe.opcode == _READ:
             wqe.received += frame.nbytes
         else:
-            put_word(pieces[0], frame.original)
             wqe.received = wqe.length
         if wqe.received == wqe.length:
             wqe.answered = True
@@ -311,8 +320,15 @@ class Requester:
             return self.fatal_nak(now, out)
         # Both NAK kinds acknowledge everything before their PSN.
         before = psn_add(frame.psn, -1)
-        if psn_diff(before, self.acked_psn) < 0 or psn_diff(self.next_psn, frame.psn) <= 0:
+        if psn_diff(self.next_psn, frame.psn) <= 0:
             return None
+        if psn_diff(before, self.acked_psn) < 0:
+            # Stale, unless it ends a READ that is being answered while a later request is acknowledged already.
+            oldest = self.wqes[0]
+            if kind == AethSyndrome.RNR_NAK or code == NakCode.PSN_SEQUENCE_ERROR or oldest.opcode not in ANSWERED:
+                return None
+            if psn_diff(frame.psn, oldest.first_psn) < 0:
+                return None
         if psn_diff(before, self.acked_psn) > 0:
             self._advance(before)
             self._progress(now)
@@ -397,6 +413,38 @@ class Requester:
             wqe.wr_id, status, WC_OPCODE_OF[wqe.opcode], 0, wqe.length if wqe.opcode in ANSWERED else 0, 0,
             self.qp.qpn, self.qp.dest_qpn, timestamp_ns=now, wqe_index=wqe.index,
         )  # fmt: skip
+
+    # ---- memory that goes away -----------------------------------------------------------------------------------
+
+    def _land(self, frame: Frame, wqe: SendWqe, pieces: list[Piece]) -> list[Piece] | Fault:
+        """Store what of a response is not in its place yet: an atomic's result, and what was received aside."""
+        try:
+            if wqe.opcode != _READ:
+                put_word(pieces[0], frame.original)
+            elif frame.aside:
+                store(frame.aside)
+        except Unreachable as error:
+            return Fault(str(error))
+        return pieces
+
+    def _lose(self, wqe: SendWqe, reason: str) -> None:
+        """A request's own memory is not there any more: it fails when everything before it has completed."""
+        wqe.failure = WcStatus.IBV_WC_LOC_PROT_ERR
+        wqe.pieces = []
+        self.qp.last_error = f"{WrOpcode(wqe.opcode).name} wr_id {wqe.wr_id}: {reason}"
+
+    def revoke(self, memory: object) -> bool:
+        """The region with this memory is deregistered: keep no piece of it. Whether a request named it.
+
+        A message that is being sent fails; what had been sent whole stays sent, and its completion tells; a READ or
+        atomic fails when its response finds no memory.
+        """
+        named = [wqe for wqe in self.wqes if any(piece.obj is memory for piece in wqe.pieces)]
+        for wqe in named:
+            wqe.pieces = []
+            if wqe.opcode in MESSAGES and not wqe.cut:
+                self._lose(wqe, "its memory was deregistered before it was sent")
+        return bool(named)
 
     # ---- time and errors -----------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from fauxrdma.ib.enums import (
 )
 from fauxrdma.ib.work import MAX_MESSAGE_BYTES, WC, failed
 from fauxrdma.memory.regions import Fault, KeyTable
+from fauxrdma.memory.spans import Piece, Unreachable, store
 from fauxrdma.wire.headers import PSN_MASK, Frame, packets_in, psn_add, psn_diff
 
 __all__ = ["Responder"]
@@ -105,12 +106,12 @@ class Responder:
         self.offset = 0
         self.jobs.reset()
         self._receive: RecvWqe | None = None
-        self._receive_pieces: list[memoryview] | None = None
+        self._receive_pieces: list[Piece] | None = None
         self._write = (0, 0, 0)  # address, length and rkey of the WRITE under way
         self._nak_sent = False
         self._placed: Frame | None = None
         self._verdict = Verdict.SILENT
-        self._view: memoryview | None = None
+        self._view: Piece | None = None  # remote memory that the frame being placed names
         # Refused a request while READs before it are being answered: the NAK waits for them, and nothing else is heard.
         self.closing = False
         self._nak: tuple[NakCode, str, WcStatus | None] = (NakCode.INVALID_REQUEST, "", None)
@@ -121,7 +122,7 @@ class Responder:
 
     # ---- step one: where do the bytes go -------------------------------------------------------------------------
 
-    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+    def place(self, frame: Frame) -> tuple[Piece, ...] | None:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._view = None
         self._placed = frame
@@ -189,17 +190,22 @@ class Responder:
                 continue
             view = self.keys.local(self.qp.recv_pd, addr, length, lkey, writing=True)
             if isinstance(view, Fault):
-                self._refuse(
-                    NakCode.REMOTE_OPERATIONAL_ERROR,
-                    f"posted receive wr_id {self._receive.wr_id}: {view.reason}",
-                    WcStatus.IBV_WC_LOC_PROT_ERR,
-                )
+                self._refuse_receive(view.reason)
                 return False
             pieces.append(view)
         self._receive_pieces = pieces
         return True
 
-    def _place_send(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
+    def _refuse_receive(self, reason: str) -> None:
+        """The memory of the receive request at hand cannot be used."""
+        assert self._receive is not None
+        self._refuse(
+            NakCode.REMOTE_OPERATIONAL_ERROR,
+            f"posted receive wr_id {self._receive.wr_id}: {reason}",
+            WcStatus.IBV_WC_LOC_PROT_ERR,
+        )
+
+    def _place_send(self, frame: Frame, offset: int) -> tuple[Piece, ...] | None:
         if not self._take_receive() or not self._resolve_receive():
             return None
         assert self._receive_pieces is not None
@@ -218,10 +224,10 @@ class Responder:
                 return None
         return slice_pieces(self._receive_pieces, offset, frame.nbytes)
 
-    def _place_write(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
+    def _place_write(self, frame: Frame, offset: int) -> tuple[Piece, ...] | None:
         # Looked up for every frame: the key may have gone since the message began.
         va, total, rkey = (frame.va, frame.dma_len, frame.rkey) if offset == 0 else self._write
-        view = self._resolve(va, total, rkey, _REMOTE_WRITE)
+        view = self._view = self._resolve(va, total, rkey, _REMOTE_WRITE)
         if self._verdict == Verdict.REFUSE:
             if frame.opcode in _IMMEDIATE and self._take_receive():
                 code, reason, _ = self._nak
@@ -251,7 +257,7 @@ class Responder:
         else:
             self._view = self._resolve(frame.va, ATOMIC_BYTES, frame.rkey, _REMOTE_ATOMIC)
 
-    def _resolve(self, va: int, length: int, rkey: int, need: int) -> memoryview | None:
+    def _resolve(self, va: int, length: int, rkey: int, need: int) -> Piece | None:
         """The remote memory of a request. None for zero length (which needs no key) or when refused."""
         qp = self.qp
         if length > MAX_MESSAGE_BYTES:
@@ -308,7 +314,7 @@ class Responder:
         elif verdict == Verdict.NOT_READY:
             self._nak_sent = True
             self._acknowledge(AethSyndrome.RNR_NAK | self.qp.attr.min_rnr_timer, self.expected_psn, out)
-        elif verdict == Verdict.REFUSE:
+        if self._verdict == Verdict.REFUSE:
             if not self.jobs:
                 self.refuse_now(now, out)
                 return True
@@ -336,7 +342,12 @@ class Responder:
         opcode = frame.opcode
         if opcode in ATOMIC_REQUESTS:
             assert self._view is not None
-            self.jobs.add_atomic(frame.psn, execute_atomic(opcode, self._view, frame.swap_add, frame.compare))
+            try:
+                original = execute_atomic(opcode, self._view, frame.swap_add, frame.compare)
+            except Unreachable as error:
+                self._refuse(NakCode.REMOTE_OPERATIONAL_ERROR, str(error))
+                return
+            self.jobs.add_atomic(frame.psn, original)
             self.expected_psn = psn_add(frame.psn, 1)
             self.msn = (self.msn + 1) & 0xFFFFFF
             return
@@ -389,6 +400,8 @@ class Responder:
             self._resolve(frame.va, frame.dma_len, frame.rkey, _REMOTE_READ)
             if self._verdict == Verdict.ACCEPT:
                 self.jobs.add_read(frame.psn, frame.va, frame.rkey, frame.dma_len)
+            else:
+                self.expected_psn = frame.psn  # allowed the first time, and not any more
         elif frame.opcode in ATOMIC_REQUESTS:
             self.jobs.rewind(frame.psn)
             self.jobs.repeat_atomic(frame.psn)
@@ -409,18 +422,57 @@ class Responder:
     def next_response(self, max_payload: int) -> Frame | None:
         """The next response, with at most `max_payload` bytes of READ data, or None. A READ whose memory has gone is
         refused: `closing` is set, and nothing is owed any more."""
-        frame = self.jobs.next_frame(max_payload, self.msn)
-        if isinstance(frame, Fault):
+        try:
+            frame = self.jobs.next_frame(max_payload, self.msn)
+        except Unreachable as error:
+            self._refuse(NakCode.REMOTE_OPERATIONAL_ERROR, str(error))
+        else:
+            if not isinstance(frame, Fault):
+                return frame
             self._refuse(NakCode.REMOTE_ACCESS_ERROR, frame.reason)
-            self.jobs.clear()
-            self.closing = True
-            return None
-        return frame
+        self.expected_psn = self.jobs.next_psn  # the request that is refused is this one, whatever came after it
+        self.jobs.clear()
+        self.closing = True
+        return None
+
+    # ---- memory that goes away -----------------------------------------------------------------------------------
+
+    def land(self, frame: Frame) -> None:
+        """Store what was received aside. If that cannot be done `finish` will refuse the frame."""
+        if frame is not self._placed or self._verdict != Verdict.ACCEPT:
+            return
+        try:
+            store(frame.aside or ())
+        except Unreachable as error:
+            if frame.opcode in _SENDS:
+                self._refuse_receive(str(error))
+            else:
+                self._refuse(NakCode.REMOTE_OPERATIONAL_ERROR, str(error))
+
+    def revoke(self, memory: object) -> bool:
+        """The region with this memory is deregistered: keep no piece of it. Whether something under way named it.
+
+        Keys are looked up for every frame, so only the frame that is just arriving is refused here.
+        """
+        arriving = self._placed is not None and self._verdict == Verdict.ACCEPT
+        found = False
+        if self._view is not None and self._view.obj is memory:
+            self._view = None
+            found = True
+            if arriving:
+                self._refuse(NakCode.REMOTE_ACCESS_ERROR, "the region was deregistered while its bytes arrived")
+        if any(piece.obj is memory for piece in self._receive_pieces or ()):
+            self._receive_pieces = None
+            found = True
+            if arriving:
+                self._refuse_receive("its memory was deregistered while the message arrived")
+        return found
 
     def flush(self, now: int, out: list[Action]) -> None:
         """Complete every posted receive with WR_FLUSH_ERR; drop READs being answered."""
         self.jobs.clear()
         self.closing = False
+        self._placed = None  # a frame whose payload is still arriving comes too late
         self.in_message = None
         wqe = self._receive if self._receive is not None else self.qp.rq.fetch()
         self._receive = None

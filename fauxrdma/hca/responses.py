@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.ib.enums import AccessFlags, AethSyndrome, BthOpcode
 from fauxrdma.memory.regions import Fault, KeyTable
+from fauxrdma.memory.spans import load
 from fauxrdma.wire.headers import Frame, packets_in, psn_add, psn_diff
 
 __all__ = ["ResponseQueue"]
@@ -73,6 +74,11 @@ class ResponseQueue:
             if known == psn:
                 self._jobs.append(_Job(psn, original))
 
+    @property
+    def next_psn(self) -> int:
+        """The PSN of the next response; something must be owed."""
+        return psn_add(self._jobs[0].psn, self._jobs[0].sent // self.qp.mtu)
+
     def rewind(self, psn: int) -> None:
         """The requester went back to `psn`: answers to what lies behind it will be asked for again, too."""
         mtu = self.qp.mtu
@@ -82,7 +88,7 @@ class ResponseQueue:
 
     def next_frame(self, max_payload: int, msn: int) -> Frame | Fault | None:
         """The next response, of at most `max_payload` bytes; a Fault when its memory is not there any more; None when
-        nothing is owed."""
+        nothing is owed. Raises Unreachable when it is registered and cannot be read all the same."""
         if not self._jobs:
             return None
         job = self._jobs[0]
@@ -106,7 +112,7 @@ class ResponseQueue:
             view = self.keys.remote(qp.pd, job.va, job.length, job.rkey, _REMOTE_READ, qp.qpn)
             if isinstance(view, Fault):
                 return view
-            frame.payload = (view[job.sent : job.sent + nbytes],)
+            frame.payload = load((view[job.sent : job.sent + nbytes],))
         job.sent += nbytes
         if ends:
             self._jobs.popleft()

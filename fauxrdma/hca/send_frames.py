@@ -6,6 +6,7 @@ from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.send_work import MESSAGES, REQUEST_OPCODE
 from fauxrdma.hca.work_queue import SendWqe, slice_pieces
 from fauxrdma.ib.enums import SendFlags, WrOpcode
+from fauxrdma.memory.spans import load
 from fauxrdma.wire.headers import Frame, psn_add
 
 __all__ = ["cut_message", "cut_request"]
@@ -17,7 +18,10 @@ _SOLICITED = int(SendFlags.IBV_SEND_SOLICITED)
 
 
 def cut_message(wqe: SendWqe, qp: QueuePair, lid: int, max_payload: int) -> Frame:
-    """The next burst of a SEND or WRITE, of at most `max_payload` bytes; advances `wqe.sent`."""
+    """The next burst of a SEND or WRITE, of at most `max_payload` bytes; advances `wqe.sent`.
+
+    Raises Unreachable, and changes nothing, when the memory it is to be read from is not there any more.
+    """
     only, first, middle, last = MESSAGES[wqe.opcode]
     offset, length = wqe.sent, wqe.length
     nbytes = length - offset
@@ -32,7 +36,7 @@ def cut_message(wqe: SendWqe, qp: QueuePair, lid: int, max_payload: int) -> Fram
         frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, length
     frame.nbytes = nbytes
     frame.mtu = qp.mtu_code
-    frame.payload = slice_pieces(wqe.pieces, offset, nbytes)
+    frame.payload = load(slice_pieces(wqe.pieces, offset, nbytes))
     wqe.sent = offset + nbytes
     if ends:
         frame.imm = wqe.imm

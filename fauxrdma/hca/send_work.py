@@ -11,6 +11,7 @@ from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.enums import BthOpcode, WcStatus, WrOpcode
 from fauxrdma.ib.work import MAX_MESSAGE_BYTES
 from fauxrdma.memory.regions import Fault, KeyTable
+from fauxrdma.memory.spans import Piece
 from fauxrdma.wire.headers import Frame, packets_in
 
 __all__ = ["ANSWERED", "LOCAL", "MESSAGES", "REQUEST_OPCODE", "check_request", "local_pieces", "unexpected"]
@@ -106,9 +107,9 @@ def _fail(wqe: SendWqe, qp: QueuePair, status: WcStatus, reason: str) -> int:
     return 0
 
 
-def local_pieces(wqe: SendWqe, qp: QueuePair, keys: KeyTable) -> list[memoryview] | Fault:
+def local_pieces(wqe: SendWqe, qp: QueuePair, keys: KeyTable) -> list[Piece] | Fault:
     """The memory of a request's scatter/gather list as it is now."""
-    pieces: list[memoryview] = []
+    pieces: list[Piece] = []
     for addr, length, lkey in wqe.sges:
         if length == 0:
             continue

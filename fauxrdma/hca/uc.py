@@ -15,6 +15,7 @@ from fauxrdma.hca.work_queue import SendWqe, slice_pieces
 from fauxrdma.ib.enums import AccessFlags, BthOpcode, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode
 from fauxrdma.ib.work import MAX_MESSAGE_BYTES
 from fauxrdma.memory.regions import Fault
+from fauxrdma.memory.spans import Piece, Unreachable, load, store
 from fauxrdma.wire.headers import Frame, packets_in, psn_add
 
 __all__ = ["UcRequester", "UcResponder"]
@@ -82,7 +83,7 @@ class UcRequester(UnreliableRequester):
         frame = Frame(opcode, self.lid, qp.dlid, qp.dest_qpn, self.next_psn, nbytes=nbytes)
         if offset == 0:
             frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, wqe.length
-        frame.payload = slice_pieces(wqe.pieces, offset, nbytes)
+        frame.payload = load(slice_pieces(wqe.pieces, offset, nbytes))
         self.next_psn = psn_add(self.next_psn, packets_in(nbytes, qp.mtu))
         wqe.sent = offset + nbytes
         if ends:
@@ -111,15 +112,15 @@ class UcResponder(UnreliableResponder):
         self.expected_psn = 0
         self.in_message: bool | None = None  # True in a SEND, False in a WRITE
         self.offset = 0
-        self._write: memoryview | None = None
+        self._write: Piece | None = None
         self._placed: Frame | None = None
         self._verdict = _Verdict.DROP
-        self._view: memoryview | None = None
+        self._view: Piece | None = None
         self._fault = Fault("")
 
     # ---- step one: where do the bytes go -------------------------------------------------------------------------
 
-    def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
+    def place(self, frame: Frame) -> tuple[Piece, ...] | None:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._placed = frame
         self._view = None
@@ -150,7 +151,7 @@ class UcResponder(UnreliableResponder):
             self._drop("no receive was posted")
         return taken
 
-    def _place_send(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
+    def _place_send(self, frame: Frame, offset: int) -> tuple[Piece, ...] | None:
         if not self._have_receive():
             return None
         room = sum(map(len, self._pieces))
@@ -159,7 +160,7 @@ class UcResponder(UnreliableResponder):
             return None
         return slice_pieces(self._pieces, offset, frame.nbytes)
 
-    def _place_write(self, frame: Frame, offset: int) -> tuple[memoryview, ...] | None:
+    def _place_write(self, frame: Frame, offset: int) -> tuple[Piece, ...] | None:
         if offset == 0 and frame.opcode not in _CONTINUES:
             self._view = self._resolve(frame)
             if self._verdict != _Verdict.ACCEPT:
@@ -175,7 +176,7 @@ class UcResponder(UnreliableResponder):
             return None
         return (self._view[offset:end],) if self._view is not None and frame.nbytes else ()
 
-    def _resolve(self, frame: Frame) -> memoryview | None:
+    def _resolve(self, frame: Frame) -> Piece | None:
         """The remote memory of a RETH. None for zero length (which needs no key) or when it is dropped."""
         qp = self.qp
         if not qp.attr.qp_access_flags & _REMOTE_WRITE:
@@ -193,6 +194,37 @@ class UcResponder(UnreliableResponder):
             self._drop(view.reason)
             return None
         return view
+
+    # ---- memory that goes away -----------------------------------------------------------------------------------
+
+    def land(self, frame: Frame) -> None:
+        """Store what was received aside. If that cannot be done a WRITE vanishes and a receive is broken."""
+        if frame is not self._placed or self._verdict != _Verdict.ACCEPT:
+            return
+        try:
+            store(frame.aside or ())
+        except Unreachable as error:
+            if frame.opcode in _SENDS and self._receive is not None:
+                self._verdict = _Verdict.BROKEN
+                self._fault = self._broken = Fault(f"posted receive wr_id {self._receive.wr_id}: {error}")
+            else:
+                self._drop(str(error))
+
+    def revoke(self, memory: object) -> bool:
+        """As in UnreliableResponder; a WRITE under way vanishes."""
+        found = super().revoke(memory)
+        arriving = self._placed is not None and self._verdict == _Verdict.ACCEPT
+        if self._broken is not None and found and arriving:
+            self._verdict, self._fault = _Verdict.BROKEN, self._broken
+        if self._write is not None and self._write.obj is memory:
+            self._write = self.in_message = None
+            found = True
+        if self._view is not None and self._view.obj is memory:
+            self._view = None
+            if arriving:
+                self._drop("the region was deregistered while its bytes arrived")
+            found = True
+        return found
 
     # ---- step two: the bytes are here ----------------------------------------------------------------------------
 

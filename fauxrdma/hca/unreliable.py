@@ -18,6 +18,7 @@ from fauxrdma.hca.work_queue import RecvWqe, SendWqe
 from fauxrdma.ib.enums import QpState, SendFlags, WcOpcode, WcStatus, WrOpcode
 from fauxrdma.ib.work import WC, WC_OPCODE_OF, failed
 from fauxrdma.memory.regions import Fault, KeyTable
+from fauxrdma.memory.spans import Piece, Unreachable
 from fauxrdma.wire.headers import Frame
 
 __all__ = ["UnreliableRequester", "UnreliableResponder"]
@@ -82,7 +83,11 @@ class UnreliableRequester:
         wqe = self.current()
         if wqe is None or wqe.failure is not None:
             return None
-        frame = self._cut(wqe, max_payload)
+        try:
+            frame = self._cut(wqe, max_payload)
+        except Unreachable as error:
+            self._fail(wqe, WcStatus.IBV_WC_LOC_PROT_ERR, f"{WrOpcode(wqe.opcode).name} wr_id {wqe.wr_id}: {error}")
+            return None
         if frame.payload:
             frame.payload = (memoryview(b"".join(frame.payload)),)
         if wqe.cut:
@@ -121,6 +126,16 @@ class UnreliableRequester:
                 return
             wqe.pieces.append(view)
             wqe.length += length
+
+    def revoke(self, memory: object) -> bool:
+        """The region with this memory is deregistered: a message that is being sent fails."""
+        wqe = self.wqe
+        if wqe is None or not any(piece.obj is memory for piece in wqe.pieces):
+            return False
+        wqe.pieces = []
+        name = WrOpcode(wqe.opcode).name
+        self._fail(wqe, WcStatus.IBV_WC_LOC_PROT_ERR, f"{name} wr_id {wqe.wr_id}: its memory was deregistered")
+        return True
 
     def local_failure(self) -> WcStatus | None:
         """The status of the request that failed locally."""
@@ -170,7 +185,7 @@ class UnreliableResponder:
     def reset(self) -> None:
         """Back to the beginning (RESET)."""
         self._receive: RecvWqe | None = None
-        self._pieces: list[memoryview] = []
+        self._pieces: list[Piece] = []
         self._broken: Fault | None = None
 
     def start(self) -> None:
@@ -210,6 +225,18 @@ class UnreliableResponder:
         self.qp.last_error = fault.reason
         out.append(Complete(self.qp.recv_cqn, self._wc(self._receive, WcStatus.IBV_WC_LOC_PROT_ERR, now)))
         self._receive = None
+
+    def land(self, frame: Frame) -> None:
+        """Store what was received aside, or have `finish` report that it cannot be done."""
+        raise NotImplementedError
+
+    def revoke(self, memory: object) -> bool:
+        """The region with this memory is deregistered: a receive at hand that names it is broken."""
+        if self._receive is None or not any(piece.obj is memory for piece in self._pieces):
+            return False
+        self._pieces = []
+        self._broken = Fault(f"posted receive wr_id {self._receive.wr_id}: its memory was deregistered")
+        return True
 
     def next_response(self, max_payload: int) -> Frame | None:
         """Nothing is ever answered."""

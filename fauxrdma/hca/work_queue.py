@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from fauxrdma.ib.enums import WcStatus, WrOpcode
+from fauxrdma.memory.spans import Piece
 
 __all__ = ["LoneWrite", "RecvWqe", "SendList", "SendSource", "SendWqe", "WorkList", "WorkSource"]
 
@@ -51,7 +52,7 @@ class SendWqe:
     begun: bool = False
     executed: bool = False
     failure: WcStatus | None = None
-    pieces: list[memoryview] = field(default_factory=list, repr=False)
+    pieces: list[Piece] = field(default_factory=list, repr=False)
 
     # What only some operations use, as in the send request of the ABI (abi/layout.py).
     compare_add: int = 0
@@ -125,13 +126,13 @@ class SendList(WorkList[SendWqe]):
             self.popleft()
 
 
-def slice_pieces(pieces: list[memoryview], offset: int, nbytes: int) -> tuple[memoryview, ...]:
+def slice_pieces(pieces: list[Piece], offset: int, nbytes: int) -> tuple[Piece, ...]:
     """The views that cover `nbytes` from `offset` of a scatter/gather list; never a copy."""
     if nbytes == 0:
         return ()
     if len(pieces) == 1:
         return (pieces[0][offset : offset + nbytes],)
-    out: list[memoryview] = []
+    out: list[Piece] = []
     for piece in pieces:
         size = len(piece)
         if offset >= size:

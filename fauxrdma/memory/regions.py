@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import AccessFlags
 from fauxrdma.memory.fault import Fault
+from fauxrdma.memory.spans import Piece, ProcessMemory, ProcessSpan
 from fauxrdma.memory.windows import WindowTable
 
-__all__ = ["Fault", "KeyTable", "MemoryRegion", "ProtectionDomain"]
+__all__ = ["Fault", "KeyTable", "MemoryRegion", "ProtectionDomain", "check_access"]
 
 _KNOWN_FLAGS = 0
 for _flag in AccessFlags:
@@ -27,8 +28,9 @@ for _flag in AccessFlags:
 _LOCAL_WRITE = int(AccessFlags.IBV_ACCESS_LOCAL_WRITE)
 _ZERO_BASED = int(AccessFlags.IBV_ACCESS_ZERO_BASED)
 
-_QUARANTINE = 4096
-"""How many freed keys are kept from reuse: a stale key must fail, not hit somebody else's region."""
+_QUARANTINE = 65536
+"""How many freed key indices are kept from reuse: a stale key must fail, not hit somebody else's region."""
+_LAST_ADDRESS = (1 << 64) - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -41,77 +43,114 @@ class ProtectionDomain:
 
 @dataclass(slots=True, eq=False)
 class MemoryRegion:
-    """A registered range: `base` is the owner's virtual address, `view` the same bytes in this process."""
+    """A registered range: `base` is the owner's virtual address, `view` the same bytes as this process reaches them.
+
+    `windows` counts the memory windows bound to it. `gpu` is the GPU whose memory it stands for, None for host memory:
+    the bytes are ordinary, the fabric's GPUDirect model charges them to that GPU's links.
+    """
 
     handle: int
     pd: ProtectionDomain
     base: int
     length: int
     access: int
-    view: memoryview = field(repr=False)
+    view: Piece = field(repr=False)
     lkey: int = 0
     rkey: int = 0
-    windows: int = 0  # memory windows bound to it
+    windows: int = 0
+    gpu: int | None = None
+
+    @property
+    def memory(self) -> object:
+        """What every piece of this region, and of no other, has as its `obj`."""
+        return self.view.obj
 
     def __str__(self) -> str:
         return f"region [0x{self.base:x}, 0x{self.base + self.length:x}) of {self.length} B"
 
 
+def check_access(access: int) -> None:
+    """Raise VerbsError(EINVAL) for access flags no HCA takes. On-demand regions are pinned like all others."""
+    if access & ~_KNOWN_FLAGS:
+        raise VerbsError(errno.EINVAL, f"Failed to register a MR: access 0x{access:x} has unknown bits")
+    remote_writes = AccessFlags.IBV_ACCESS_REMOTE_WRITE | AccessFlags.IBV_ACCESS_REMOTE_ATOMIC
+    if access & remote_writes and not access & AccessFlags.IBV_ACCESS_LOCAL_WRITE:
+        raise VerbsError(errno.EINVAL, "Failed to register a MR: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE too")
+
+
 class KeyTable:
     """The memory protection table of one HCA: lkeys and rkeys to regions.
 
-    Keys are random 32-bit numbers from `rng` (the daemon injects the system's, the simulator a seeded one): they cannot
-    be guessed by counting, the two keys of a region differ, and freed ones are not reused soon.
+    A key is a 24-bit index and an 8-bit tag, as on hardware; both are random, from `rng` (the daemon injects the
+    system's, the simulator a seeded one): they cannot be guessed by counting. The two keys of a region have different
+    indices, and a freed index is not used again soon.
+
+    `indirect` counts the regions that are not mapped here: while it is 0 every piece is a memoryview.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._by_lkey: dict[int, MemoryRegion] = {}
         self._by_rkey: dict[int, MemoryRegion] = {}
-        self._freed: deque[int] = deque(maxlen=_QUARANTINE)
-        self.windows = WindowTable(rng, self._index_taken)
+        self._indices: set[int] = set()  # in use or freed lately
+        self._freed: deque[int] = deque()
+        self.indirect = 0
+        self.windows = WindowTable(self.new_key, self.free_key)
 
     def __len__(self) -> int:
         return len(self._by_lkey)
 
     def register(
-        self, handle: int, pd: ProtectionDomain, base: int, length: int, access: int, view: memoryview
+        self,
+        handle: int,
+        pd: ProtectionDomain,
+        base: int,
+        length: int,
+        access: int,
+        view: Piece,
+        gpu: int | None = None,
     ) -> MemoryRegion:
-        """Enter a region and give it keys. Raises VerbsError(EINVAL) for flags or ranges no HCA accepts."""
-        if access & ~_KNOWN_FLAGS:
-            raise VerbsError(errno.EINVAL, f"Failed to register a MR: access 0x{access:x} has unknown bits")
-        remote_writes = AccessFlags.IBV_ACCESS_REMOTE_WRITE | AccessFlags.IBV_ACCESS_REMOTE_ATOMIC
-        if access & remote_writes and not access & AccessFlags.IBV_ACCESS_LOCAL_WRITE:
-            raise VerbsError(
-                errno.EINVAL,
-                "Failed to register a MR: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE too",
-            )
+        """Enter a region and give it keys. `view` must not share its `obj` with another region's.
+
+        Raises VerbsError(EINVAL) for flags or ranges no HCA accepts.
+        """
+        check_access(access)
         if length <= 0 or len(view) != length:
             raise VerbsError(errno.EINVAL, f"Failed to register a MR: length {length} is not that of the memory")
-        region = MemoryRegion(handle, pd, base, length, int(access), view, self._new_key(), 0)
+        if base < 0 or base + length - 1 > _LAST_ADDRESS:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to register a MR: 0x{base:x} + {length} B is past the end of the address space"
+            )
+        region = MemoryRegion(handle, pd, base, length, int(access), view, self.new_key(), self.new_key(), gpu=gpu)
         self._by_lkey[region.lkey] = region
-        region.rkey = self._new_key()
         self._by_rkey[region.rkey] = region
+        self.indirect += isinstance(view, ProcessSpan)
         pd.children += 1
         return region
 
     def deregister(self, region: MemoryRegion) -> None:
-        """Take a region out: its keys fail from now on. Raises VerbsError(EBUSY) while memory windows are bound."""
+        """Take a region out: its keys fail from now on. Idempotent. Raises VerbsError(EBUSY) with windows bound to it.
+
+        Pieces that were handed out before are the engine's to take back (:meth:`HcaEngine.deregister`); those of
+        another process's memory move nothing any more.
+        """
+        if self._by_lkey.get(region.lkey) is not region:
+            return
         if region.windows:
             raise VerbsError(
-                errno.EBUSY, f"Failed to deregister a MR: {region.windows} memory windows are bound to {region}"
+                errno.EBUSY, f"Failed to deregister MR {region.handle}: {region.windows} memory windows are bound to it"
             )
-        if self._by_lkey.pop(region.lkey, None) is None:
-            return
+        del self._by_lkey[region.lkey]
         del self._by_rkey[region.rkey]
-        self._freed.extend((region.lkey, region.rkey))
+        self.free_key(region.lkey)
+        self.free_key(region.rkey)
+        memory = region.memory
+        if isinstance(memory, ProcessMemory):
+            memory.revoked = True
+            self.indirect -= 1
         region.pd.children -= 1
 
-    def by_lkey(self, lkey: int) -> MemoryRegion | None:
-        """The region with this lkey, if there is one."""
-        return self._by_lkey.get(lkey)
-
-    def local(self, pd: ProtectionDomain, addr: int, length: int, lkey: int, writing: bool) -> memoryview | Fault:
+    def local(self, pd: ProtectionDomain, addr: int, length: int, lkey: int, writing: bool) -> Piece | Fault:
         """The bytes an SGE names, or why not. `writing` asks for IBV_ACCESS_LOCAL_WRITE."""
         region = self._by_lkey.get(lkey)
         if region is None:
@@ -119,9 +158,11 @@ class KeyTable:
         need = _LOCAL_WRITE if writing else 0
         return self._check(region, pd, addr, length, need, f"lkey 0x{lkey:x}")
 
-    def remote(
-        self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int, qpn: int = 0
-    ) -> memoryview | Fault:
+    def by_lkey(self, lkey: int) -> MemoryRegion | None:
+        """The region with this lkey, if there is one."""
+        return self._by_lkey.get(lkey)
+
+    def remote(self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int, qpn: int = 0) -> Piece | Fault:
         """The bytes a RETH names, or why not. `need` is the one remote access flag the operation asks for, `qpn` the
         queue pair that received it."""
         region = self._by_rkey.get(rkey)
@@ -131,7 +172,7 @@ class KeyTable:
 
     def _check(
         self, region: MemoryRegion, pd: ProtectionDomain, addr: int, length: int, need: int, key: str
-    ) -> memoryview | Fault:
+    ) -> Piece | Fault:
         if region.pd is not pd:
             return Fault(f"{key} belongs to another protection domain than the queue pair ({region})")
         offset = addr if region.access & _ZERO_BASED else addr - region.base
@@ -141,16 +182,18 @@ class KeyTable:
             return Fault(f"{key}: {region} does not grant {AccessFlags(need).name} (access 0x{region.access:x})")
         return region.view[offset : offset + length]
 
-    def _new_key(self) -> int:
+    def new_key(self) -> int:
+        """A key whose index is neither in use nor was lately; its tag is random, too."""
         while True:
             key = self._rng.getrandbits(32)
-            # 0 and all ones are what forgotten or poisoned fields hold; they must never be valid.
-            if key in (0, 0xFFFFFFFF) or key in self._by_lkey or key in self._by_rkey or key in self._freed:
-                continue
-            if self.windows.has_index(key):
-                continue
-            return key
+            index = key >> 8
+            # Indices 0 and all ones are what forgotten or poisoned fields hold; they must never be valid.
+            if index not in (0, 0xFFFFFF) and index not in self._indices:
+                self._indices.add(index)
+                return key
 
-    def _index_taken(self, index: int) -> bool:
-        """Whether a region's key has this 24-bit index."""
-        return any(key in self._by_lkey or key in self._by_rkey for key in range(index << 8, (index + 1) << 8))
+    def free_key(self, key: int) -> None:
+        """Give the index of a key back, to be used again much later."""
+        self._freed.append(key >> 8)
+        if len(self._freed) > _QUARANTINE:
+            self._indices.discard(self._freed.popleft())

@@ -9,7 +9,6 @@ or by the peer's SEND_WITH_INV.
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import AccessFlags, MwType
 from fauxrdma.memory.fault import Fault
+from fauxrdma.memory.spans import Piece
 
 if TYPE_CHECKING:
     from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
@@ -55,20 +55,16 @@ class MemoryWindow:
 
 
 class WindowTable:
-    """The windows of one HCA. `taken(index)` tells whether a region's key has this 24-bit index."""
+    """The windows of one HCA. `new_key` and `free_key` are the key table's: no key shares its index with another's."""
 
-    def __init__(self, rng: random.Random, taken: Callable[[int], bool]) -> None:
-        self._rng = rng
-        self._taken = taken
+    def __init__(self, new_key: Callable[[], int], free_key: Callable[[int], None]) -> None:
+        self._new_key = new_key
+        self._free_key = free_key
         self._by_index: dict[int, MemoryWindow] = {}
         self._by_handle: dict[int, MemoryWindow] = {}
 
     def __len__(self) -> int:
         return len(self._by_index)
-
-    def has_index(self, key: int) -> bool:
-        """Whether `key` has the index of a window, so that no region may get it."""
-        return key >> 8 in self._by_index
 
     def allocate(self, handle: int, pd: ProtectionDomain, mw_type: int) -> MemoryWindow:
         """A new window, not bound. Raises VerbsError(EINVAL) for an unknown type."""
@@ -76,12 +72,8 @@ class WindowTable:
             kind = MwType(mw_type)
         except ValueError:
             raise VerbsError(errno.EINVAL, f"Failed to allocate a MW: {mw_type} is not a window type (1, 2)") from None
-        while True:
-            index = self._rng.randrange(1, 0xFFFFFF)
-            if index not in self._by_index and not self._taken(index):
-                break
-        window = MemoryWindow(handle, pd, kind, index << 8 | self._rng.getrandbits(8))
-        self._by_index[index] = window
+        window = MemoryWindow(handle, pd, kind, self._new_key())
+        self._by_index[window.rkey >> 8] = window
         self._by_handle[handle] = window
         pd.children += 1
         return window
@@ -92,6 +84,7 @@ class WindowTable:
             return
         self._unbind(window)
         del self._by_index[window.rkey >> 8]
+        self._free_key(window.rkey)
         window.pd.children -= 1
 
     def bind(
@@ -141,7 +134,7 @@ class WindowTable:
         window.qpn = qpn if window.mw_type == MwType.IBV_MW_TYPE_2 else 0
         return None
 
-    def resolve(self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int, qpn: int) -> memoryview | Fault:
+    def resolve(self, pd: ProtectionDomain, va: int, length: int, rkey: int, need: int, qpn: int) -> Piece | Fault:
         """The bytes a remote request names through a window, or why not; as KeyTable.remote."""
         window = self._by_index.get(rkey >> 8)
         if window is None or window.rkey != rkey:

@@ -28,10 +28,12 @@ from fauxrdma.hca.events import (
     TimerExpired,
 )
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
+from fauxrdma.memory.regions import MemoryRegion
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
 from fauxrdma.runtime.precise_timer import PreciseTimer
+from fauxrdma.runtime.revocation import Holder, copy_payload, let_go
 from fauxrdma.runtime.traffic_meter import TrafficMeter
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import Directory, FlowStart, FlowStop, PathAnswer
@@ -95,6 +97,7 @@ class DataPath:
         self._where: dict[int, tuple[str, int, int]] = {}  # LID to host, port, node
         self._links: dict[tuple[str, int], TcpLink] = {}
         self._local = LocalLink(loop, self._deliver_locally, self._link_writable)
+        self.receivers: set[Holder] = set()
         self._flows: dict[tuple[int, int], _Flow] = {}
         self._flow_by_id: dict[int, _Flow] = {}
         self._next_flow = 1
@@ -169,6 +172,18 @@ class DataPath:
         """Carry out actions that a control verb caused."""
         self._perform(hca, actions)
         self._arm()
+
+    def deregister(self, hca: EmulatedHca, region: MemoryRegion) -> None:
+        """Deregister a region: not a byte moves into or out of it any more when this returns. Raises VerbsError(EBUSY)
+        with windows bound to it."""
+        actions = hca.engine.deregister(region, self.clock.now_ns())
+        self.let_go(region)
+        self.perform(hca, actions)
+
+    def let_go(self, region: MemoryRegion) -> None:
+        """Make frames on their way in and out independent of a region's memory."""
+        copy_payload(self._scheduler.items(), region.memory)
+        let_go((self._local, *self._links.values(), *self.receivers), region.memory)
 
     def forget_qp(self, hca: EmulatedHca, qpn: int) -> None:
         """A queue pair is gone (or reset): drop its flow and what it had queued."""

@@ -106,6 +106,10 @@ class FrameReceiver(asyncio.BufferedProtocol):
             assert self.transport is not None
             self.transport.abort()
 
+    def let_go(self, memory: object) -> None:
+        """Receive nothing more into this memory: what is still to come of the frame goes to scratch memory."""
+        self._views = [memoryview(bytearray(len(view))) if view.obj is memory else view for view in self._views]
+
     def _finish(self) -> None:
         frame, self._frame = self._frame, None
         assert frame is not None

@@ -166,9 +166,17 @@ class HcaDaemon:
             path.place,
             path.received,
             path.received_small_write,
-            self._receivers.add,
-            self._receivers.discard,
+            self._receiver_opened,
+            self._receiver_closed,
         )
+
+    def _receiver_opened(self, receiver: FrameReceiver) -> None:
+        self._receivers.add(receiver)
+        self.data_path.receivers.add(receiver)
+
+    def _receiver_closed(self, receiver: FrameReceiver) -> None:
+        self._receivers.discard(receiver)
+        self.data_path.receivers.discard(receiver)
 
     # ---- the subnet manager --------------------------------------------------------------------------------------
 

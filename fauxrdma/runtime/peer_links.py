@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fauxrdma.errors import RemoteProtocolError
+from fauxrdma.runtime.revocation import copied, copy_payload
 from fauxrdma.wire.headers import Frame, encode_header
 from fauxrdma.wire.link_hello import ANSWER_BYTES, check_answer, encode_hello
 
@@ -38,6 +39,9 @@ class PeerLink(Protocol):
 
     def send(self, frame: Frame) -> None:
         """Send, or keep until there is room."""
+
+    def let_go(self, memory: object) -> None:
+        """Keep no view of this memory; bytes that wait to be sent are copied."""
 
     def close(self) -> None:
         """Drop everything."""
@@ -180,6 +184,11 @@ class TcpLink:
         self.writable = True
         self._on_writable(self)
 
+    def let_go(self, memory: object) -> None:
+        """As in PeerLink."""
+        for i, part in enumerate(self._pending):
+            self._pending[i] = copied(part, memory)
+
     def _peer_gone(self) -> None:
         self._die("the peer daemon closed the connection")
 
@@ -247,6 +256,10 @@ class LocalLink:
         if not self.writable and len(frames) < _LOCAL_FRAMES:
             self.writable = True
             self._on_writable(self)
+
+    def let_go(self, memory: object) -> None:
+        """As in PeerLink."""
+        copy_payload(self._frames, memory)
 
     def close(self) -> None:
         """Drop what is queued."""

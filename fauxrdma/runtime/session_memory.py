@@ -72,10 +72,11 @@ class MemoryVerbs:
         self._session.reply(V.MrKeys(handle, region.lkey, region.rkey))
 
     def _dereg_mr(self, handle: int) -> None:
-        region = self.mrs.pop(handle, None)
+        region = self.mrs.get(handle)
         if region is None:
             raise VerbsError(errno.EINVAL, f"there is no mr {handle} in this context")
-        self._session.hca.engine.keys.deregister(region)
+        self._session.data_path.deregister(self._session.hca, region)
+        del self.mrs[handle]
 
     def _dealloc_pd(self, handle: int) -> None:
         if self.pd(handle).children:
@@ -85,6 +86,8 @@ class MemoryVerbs:
     def close(self) -> None:
         """Deregister everything. Queue pairs are gone already."""
         for region in self.mrs.values():
+            region.windows = 0  # they go, too
             self._session.hca.engine.keys.deregister(region)
+            self._session.data_path.let_go(region)
         self.mrs.clear()
         self.pds.clear()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 from fauxrdma.errors import RemoteProtocolError
 from fauxrdma.ib.enums import BthOpcode
@@ -133,7 +134,7 @@ class Frame:
     the frame arrives (fabric time) and `duration_ns` how long it was on its way; both 0 when nothing is shaped.
     `mtu` is the path MTU of the sending queue pair as an Mtu code, which says how many packets the frame stands for; 0:
     not told. `patient`: nobody waits for the acknowledgement it asks for, so the responder may collect it with later
-    ones.
+    ones. `aside`, on the receiving side: parts of the payload received into scratch memory, and where they belong.
     """
 
     opcode: int
@@ -161,6 +162,7 @@ class Frame:
     src_qpn: int = 0
     inv_rkey: int = 0
     mtu: int = 0
+    aside: list[tuple[Any, memoryview]] | None = None
 
 
 def psn_add(psn: int, count: int) -> int:
