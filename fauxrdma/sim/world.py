@@ -39,7 +39,7 @@ from fauxrdma.wire.headers import Frame, decode_header, decode_write_only, encod
 __all__ = ["LinkFaults", "SimHca", "SimQp", "SimSrq", "World"]
 
 M = QpAttrMask
-_ALL_ACCESS = 1 | 2 | 4
+_ALL_ACCESS = 1 | 2 | 4 | 8  # local write; remote write, read and atomic
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class World:
         for mine, other, sq_psn, rq_psn in ((a, b, psn_a, psn_b), (b, a, psn_b, psn_a)):
             attr = QPAttr(
                 path_mtu=Mtu.IBV_MTU_4096,
-                qp_access_flags=int(AccessFlags.IBV_ACCESS_LOCAL_WRITE) | 2 | 4,
+                qp_access_flags=_ALL_ACCESS,
                 dest_qp_num=other.qp.qpn,
                 ah_attr=AHAttr(other.hca.lid),
                 sq_psn=sq_psn,

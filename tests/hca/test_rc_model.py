@@ -1,11 +1,12 @@
 """Two RC queue pairs against a small oracle, under loss, duplication, delay, RNR and small bursts.
 
-Whatever the link does, memory must end as if every request had been executed once and in order; completions come in
-order, none is lost, none comes twice.
+Whatever the link does, memory must end as if every request had been executed once and in order, and every atomic must
+have returned what its word held then; completions come in order, none is lost, none comes twice.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -18,6 +19,9 @@ from fauxrdma.ib.enums import (
     IBV_WC_RECV,
     IBV_WC_RECV_RDMA_WITH_IMM,
     IBV_WC_SUCCESS,
+    IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_BIND_MW,
     IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -27,6 +31,9 @@ from fauxrdma.ib.enums import (
 from fauxrdma.sim.world import LinkFaults, World
 
 SIZE = 60_000
+WORDS = 3
+ATOMICS = (IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD)
+WITH_RECEIVE = (IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM)
 
 
 @dataclass
@@ -42,9 +49,7 @@ class Op:
 
 ops = st.builds(
     Op,
-    st.sampled_from(
-        [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ]
-    ),
+    st.sampled_from([IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_BIND_MW, *WITH_RECEIVE, *ATOMICS]),
     st.integers(0, SIZE // 2),
     st.one_of(st.integers(0, 200), st.integers(4000, 4200), st.integers(0, SIZE // 2)),
     st.integers(0, SIZE // 2),
@@ -86,6 +91,10 @@ def test_exactly_once_in_order(
     inbox, inbox_bytes = world.hcas[1].alloc(SIZE)
     my_bytes[:] = world.rng.randbytes(SIZE)
     his_bytes[:] = world.rng.randbytes(SIZE)
+    words, word_bytes = world.hcas[1].alloc(8 * WORDS)
+    returned, returned_bytes = world.hcas[0].alloc(8 * len(plan))
+    window = world.hcas[0].engine.keys.windows.allocate(1, world.pds[1], 1)
+    model_words, model_returned = [0] * WORDS, [0] * len(plan)
     model_mine, model_his, model_inbox = bytearray(my_bytes), bytearray(his_bytes), bytearray(SIZE)
 
     # READs fill the upper half of my memory from the upper half of his, everything else uses the lower halves: an
@@ -97,16 +106,36 @@ def test_exactly_once_in_order(
         else:
             op.offset, op.remote = op.offset % (SIZE // 4), op.remote % (SIZE // 4)
             op.length = min(op.length, SIZE // 4)
-    receives = [op for op in plan if op.opcode not in (IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ)]
+    receives = [op for op in plan if op.opcode in WITH_RECEIVE]
     early = max(0, len(receives) - late_receives)
     for i in range(early):
         b.post_recv(100 + i, ((inbox.base, SIZE, inbox.lkey),))
     expected_receives: list[tuple[int, int, int]] = []
     for i, op in enumerate(plan):
         flags = (int(IBV_SEND_SIGNALED) if op.signaled else 0) | (int(IBV_SEND_FENCE) if op.fence else 0)
+        a.qp.sq_sig_all = False
+        if op.opcode == IBV_WR_BIND_MW:  # sends nothing, and completes in its turn all the same
+            a.post_send(SendWqe(0, i, op.opcode, flags, rkey=window.rkey, handle=window.handle))
+            continue
+        if op.opcode in ATOMICS:
+            # Few words and small operands, so that compares succeed and fail.
+            which, operand, swap = op.remote % WORDS, op.offset % 3, op.length % 3
+            model_returned[i] = model_words[which]
+            if op.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD:
+                operand -= 1
+                model_words[which] = (model_words[which] + operand) % 2**64
+            elif model_words[which] == operand:
+                model_words[which] = swap
+            sge = (returned.base + 8 * i, 8, returned.lkey)
+            a.post_send(
+                SendWqe(
+                    0, i, op.opcode, flags, (sge,), words.base + 8 * which, words.rkey,
+                    compare_add=operand % 2**64, swap=swap,
+                )
+            )  # fmt: skip
+            continue
         half = op.length // 2 if op.split else op.length
         sges = ((mine.base + op.offset, half, mine.lkey), (mine.base + op.offset + half, op.length - half, mine.lkey))
-        a.qp.sq_sig_all = False
         a.post_send(SendWqe(0, i, op.opcode, flags, sges, his.base + op.remote, his.rkey, imm=i))
         # The oracle: execute at once.
         here = slice(op.offset, op.offset + op.length)
@@ -129,6 +158,8 @@ def test_exactly_once_in_order(
     assert my_bytes == model_mine
     assert his_bytes == model_his
     assert inbox_bytes == model_inbox
+    assert struct.unpack(f"={WORDS}Q", word_bytes) == tuple(model_words)
+    assert struct.unpack(f"={len(plan)}Q", returned_bytes) == tuple(model_returned)
     got = [(wc.opcode, wc.byte_len, wc.imm_data) for wc in b.completions]
     assert got == expected_receives
     assert [wc.wr_id for wc in b.completions] == list(range(100, 100 + len(receives)))
