@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from daemons.shell import add_process_options, announce, loop_factory, parse_address, prepare_process
 from fauxrdma.errors import FauxrdmaError
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, parse_profile
 from fauxrdma.runtime.hca_daemon import HcaDaemon
 
 __all__ = ["main"]
@@ -34,7 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         manager = parse_address(options.subnet_manager, "--subnet-manager")
-        daemon = HcaDaemon(options.node, manager, options.socket, parse_address(options.listen))
+        daemon = HcaDaemon(
+            options.node,
+            manager,
+            options.socket,
+            parse_address(options.listen),
+            parse_profile(options.profile),
+        )
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(daemon, options.ready_fd))
     except FauxrdmaError as error:
@@ -52,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--node", type=int, required=True, help="which node of the fabric this is, from 0")
     parser.add_argument("--subnet-manager", required=True, metavar="HOST:PORT", help="where the subnet manager listens")
     parser.add_argument("--socket", required=True, metavar="PATH", help="Unix socket for applications (mode 0600)")
+    parser.add_argument(
+        "--profile",
+        default=DEFAULT_PROFILE,
+        metavar="NAME[,FIELD=VALUE...]",
+        help=f"limits and habits of the adapters: {', '.join(PROFILES)}; default %(default)s",
+    )
     add_process_options(parser)
     return parser
 

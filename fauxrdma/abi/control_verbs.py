@@ -27,13 +27,16 @@ __all__ = [
     "ModifySrq",
     "MrKeys",
     "Opened",
+    "PortStatus",
     "QpCreated",
     "QpState",
     "QueryPath",
+    "QueryPort",
     "QueryQp",
     "QuerySrq",
     "RegMr",
     "ResizeCq",
+    "SetPort",
     "SrqState",
     "VerbFailed",
 ]
@@ -66,6 +69,7 @@ class HcaList(Message):
     fabric: str
     clock: str
     dilation: float
+    profile: str
     hcas: list[HcaInfo]
 
 
@@ -81,7 +85,7 @@ class ClientHello(Message):
 
 @message
 class Opened(Message):
-    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation."""
+    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation. `profile` as in ib/profiles.py: what the device can do."""
 
     version: int
     node: int
@@ -89,6 +93,7 @@ class Opened(Message):
     clock: str
     epoch_ns: int
     dilation: float
+    profile: str
     hca: HcaInfo
 
 
@@ -238,6 +243,39 @@ class QpState(Message):
     dlid: int
     dgid: str
     last_error: str
+
+
+@message
+class QueryPort(Message):
+    """Answer: PortStatus."""
+
+    port_num: int
+
+
+@message
+class PortStatus(Message):
+    """What changes of a port: state IBV_PORT_*, physical state (5 link up, 3 disabled), the manager's LID (0: none),
+    counters, the GID table with IBV_GID_TYPE_*, the P_Key table."""
+
+    state: int
+    phys_state: int
+    sm_lid: int
+    bad_pkey_cntr: int
+    qkey_viol_cntr: int
+    gids: list[str]
+    gid_types: list[int]
+    pkeys: list[int]
+
+
+@message
+class SetPort(Message):
+    """For tests: take the port down or up (IBV_PORT_DOWN, IBV_PORT_ACTIVE), replace its P_Key table, give it more GIDs;
+    nil leaves as it is. Every application of the HCA hears of it by events. Answer: Done."""
+
+    port_num: int
+    state: int | None
+    pkeys: list[int] | None
+    gids: list[str] | None
 
 
 @message

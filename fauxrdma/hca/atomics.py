@@ -30,6 +30,7 @@ def execute_atomic(opcode: int, word: Piece, swap_add: int, compare: int) -> int
     return original
 
 
-def put_word(word: Piece, value: int) -> None:
-    """Store a 64-bit value in host order. Raises Unreachable."""
-    word[:] = value.to_bytes(ATOMIC_BYTES, sys.byteorder)
+def put_word(word: Piece, value: int, big_endian: bool = False) -> None:
+    """Store a 64-bit value in host order; `big_endian` is how some adapters deliver replies (ib/profiles.py).
+    Raises Unreachable."""
+    word[:] = value.to_bytes(ATOMIC_BYTES, "big" if big_endian else sys.byteorder)

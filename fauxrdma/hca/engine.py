@@ -33,8 +33,9 @@ from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceives
 from fauxrdma.hca.uc import UcRequester, UcResponder
 from fauxrdma.hca.unreliable import UnreliableRequester
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
-from fauxrdma.ib.attributes import DeviceAttr, QPAttr, QPCap
+from fauxrdma.ib.attributes import QPAttr, QPCap
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.ib.qp_states import check_modify
 from fauxrdma.memory.regions import KeyTable, MemoryRegion, ProtectionDomain
 from fauxrdma.memory.spans import Piece, set_aside
@@ -56,9 +57,10 @@ _QPN_LIMIT = 1 << 24
 class HcaEngine:
     """Queue pairs and memory keys of the HCA with `lid`. `rng` makes keys and queue-pair numbers."""
 
-    def __init__(self, lid: int, rng: random.Random, attributes: DeviceAttr | None = None) -> None:
+    def __init__(self, lid: int, rng: random.Random, profile: HcaProfile = PROFILES[DEFAULT_PROFILE]) -> None:
         self.lid = lid
-        self.attributes = attributes or DeviceAttr()
+        self.profile = profile
+        self.attributes = profile.attributes
         self.keys = KeyTable(rng)
         self._rng = rng
         self._qps: dict[int, QueuePair] = {}
@@ -91,7 +93,7 @@ class HcaEngine:
             qpn = self._rng.randrange(_FIRST_QPN, _QPN_LIMIT)
             if qpn not in self._qps:
                 break
-        qp = QueuePair(qpn, qp_type, pd, send_cqn, recv_cqn, cap, sq_sig_all, sq, rq)
+        qp = QueuePair(qpn, qp_type, pd, send_cqn, recv_cqn, cap, sq_sig_all, sq, rq, profile=self.profile)
         if srq is not None:
             qp.srq = srq
             qp.rq = SharedReceives(srq, qp)
@@ -171,7 +173,7 @@ class HcaEngine:
     def modify_qp(self, qpn: int, attr: QPAttr, mask: QpAttrMask, now: int) -> list[Action]:
         """Change attributes or state. Raises VerbsError(EINVAL) and changes nothing when any part is not allowed."""
         qp = self._qps[qpn]
-        attr.check_ranges(mask)
+        attr.check_ranges(mask, self.attributes)
         try:
             target = QpState(attr.qp_state) if mask & QpAttrMask.IBV_QP_STATE else None
             believed = QpState(attr.cur_qp_state) if mask & QpAttrMask.IBV_QP_CUR_STATE else None
@@ -419,7 +421,7 @@ class HcaEngine:
         qp.wants_link = False
         self._requesters[qp.qpn].flush(status, now, out)
         self._responders[qp.qpn].flush(now, out)
-        if qp.srq is not None and not qp.told_last_wqe:
+        if qp.srq is not None and not qp.told_last_wqe and self.profile.last_wqe_event:
             qp.told_last_wqe = True
             text = f"QP 0x{qp.qpn:x} is in ERR and takes no more receives from shared receive queue {qp.srq.srqn}"
             out.append(AsyncEvent(AsyncEventType.IBV_EVENT_QP_LAST_WQE_REACHED, qp.qpn, text))

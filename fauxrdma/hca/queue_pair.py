@@ -9,6 +9,7 @@ from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import QPAttr, QPCap
 from fauxrdma.ib.enums import Mtu, QpState, QpType
 from fauxrdma.ib.enums import QpAttrMask as M
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.memory.regions import ProtectionDomain
 
 __all__ = ["QueuePair"]
@@ -60,6 +61,7 @@ class QueuePair:
     responded_last: bool = False  # the last burst was a READ response: it is the requester's turn
     tell_drained: bool = False  # in SQD: the application asked for IBV_EVENT_SQ_DRAINED
     last_error: str = ""
+    profile: HcaProfile = PROFILES[DEFAULT_PROFILE]
     srq: SharedReceiveQueue | None = field(default=None, repr=False)
     told_last_wqe: bool = False  # IBV_EVENT_QP_LAST_WQE_REACHED has been raised
     told_established: bool = False  # IBV_EVENT_COMM_EST has been raised

@@ -420,7 +420,7 @@ class Requester:
         """Store what of a response is not in its place yet: an atomic's result, and what was received aside."""
         try:
             if wqe.opcode != _READ:
-                put_word(pieces[0], frame.original)
+                put_word(pieces[0], frame.original, self.qp.profile.big_endian_atomic_replies)
             elif frame.aside:
                 store(frame.aside)
         except Unreachable as error:

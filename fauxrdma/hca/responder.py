@@ -265,7 +265,9 @@ class Responder:
             return None
         if not qp.attr.qp_access_flags & need:
             self._refuse(
-                NakCode.REMOTE_ACCESS_ERROR,
+                NakCode.INVALID_REQUEST
+                if qp.profile.missing_access_is_invalid_request
+                else NakCode.REMOTE_ACCESS_ERROR,
                 f"QP 0x{qp.qpn:x} was not given {AccessFlags(need).name} "
                 f"(qp_access_flags 0x{qp.attr.qp_access_flags:x}); "
                 f"the request was rkey 0x{rkey:x}, range 0x{va:x} + {length} B",

@@ -9,7 +9,7 @@ import errno
 from dataclasses import dataclass, field
 
 from fauxrdma.errors import VerbsError
-from fauxrdma.ib.enums import Mtu, PortState, QpState
+from fauxrdma.ib.enums import AtomicCap, DeviceCapFlags, LinkLayer, Mtu, PortCapFlags, PortState, QpState
 from fauxrdma.ib.enums import QpAttrMask as M
 
 __all__ = [
@@ -95,8 +95,9 @@ class QPAttr:
     rnr_retry: int = 7
     ah_attr: AHAttr = field(default_factory=AHAttr)
 
-    def check_ranges(self, mask: int = -1) -> None:
-        """Raise VerbsError(EINVAL) naming the first attribute of the mask whose value no HCA accepts."""
+    def check_ranges(self, mask: int = -1, device: DeviceAttr | None = None) -> None:
+        """Raise VerbsError(EINVAL) naming the first attribute of the mask whose value the device does not accept."""
+        device = device or DeviceAttr()
         for name, bit, limit in (
             ("rq_psn", M.IBV_QP_RQ_PSN, 0xFFFFFF),
             ("sq_psn", M.IBV_QP_SQ_PSN, 0xFFFFFF),
@@ -106,8 +107,8 @@ class QPAttr:
             ("timeout", M.IBV_QP_TIMEOUT, 31),
             ("retry_cnt", M.IBV_QP_RETRY_CNT, 7),
             ("rnr_retry", M.IBV_QP_RNR_RETRY, 7),
-            ("max_rd_atomic", M.IBV_QP_MAX_QP_RD_ATOMIC, DeviceAttr.max_qp_rd_atom),
-            ("max_dest_rd_atomic", M.IBV_QP_MAX_DEST_RD_ATOMIC, DeviceAttr.max_qp_rd_atom),
+            ("max_rd_atomic", M.IBV_QP_MAX_QP_RD_ATOMIC, device.max_qp_init_rd_atom),
+            ("max_dest_rd_atomic", M.IBV_QP_MAX_DEST_RD_ATOMIC, device.max_qp_rd_atom),
             ("pkey_index", M.IBV_QP_PKEY_INDEX, 0),
         ):
             value = getattr(self, name)
@@ -124,41 +125,97 @@ class QPAttr:
 
 @dataclass(frozen=True)
 class DeviceAttr:
-    """What one emulated HCA can do; the limits are enforced."""
+    """What one emulated HCA can do (struct ibv_device_attr, with pyverbs' names); the limits are enforced.
+
+    Counts, but for: sizes in bytes (`max_mr_size`, `max_inline_data`), `page_size_cap` a bit mask of page sizes and
+    `local_ca_ack_delay` a power of two of 4.096 us. `max_inline_data` and `num_comp_vectors` are not in that struct;
+    libibverbs tells them elsewhere.
+    """
 
     fw_ver: str = "0.1.0"
     node_guid: int = 0
+    sys_image_guid: int = 0
+    max_mr_size: int = 1 << 40
+    page_size_cap: int = 0xFFFFF000
     vendor_id: int = 0xFA0
     vendor_part_id: int = 4
     hw_ver: int = 0
-    phys_port_cnt: int = 1
-    max_mr_size: int = 1 << 40
     max_qp: int = 65536
     max_qp_wr: int = 16384
+    device_cap_flags: DeviceCapFlags = (
+        DeviceCapFlags.IBV_DEVICE_BAD_PKEY_CNTR
+        | DeviceCapFlags.IBV_DEVICE_BAD_QKEY_CNTR
+        | DeviceCapFlags.IBV_DEVICE_CURR_QP_STATE_MOD
+        | DeviceCapFlags.IBV_DEVICE_PORT_ACTIVE_EVENT
+        | DeviceCapFlags.IBV_DEVICE_SYS_IMAGE_GUID
+        | DeviceCapFlags.IBV_DEVICE_RC_RNR_NAK_GEN
+        | DeviceCapFlags.IBV_DEVICE_SRQ_RESIZE
+        | DeviceCapFlags.IBV_DEVICE_MEM_WINDOW
+        | DeviceCapFlags.IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | DeviceCapFlags.IBV_DEVICE_MEM_WINDOW_TYPE_2B
+    )
     max_sge: int = 16
-    max_inline_data: int = 512
+    max_sge_rd: int = 16
     max_cq: int = 65536
     max_cqe: int = 1 << 20
     max_mr: int = 65536
     max_pd: int = 16384
     max_qp_rd_atom: int = 16
-    num_comp_vectors: int = 8
+    max_ee_rd_atom: int = 0
+    max_res_rd_atom: int = 65536 * 16
+    max_qp_init_rd_atom: int = 16
+    max_ee_init_rd_atom: int = 0
+    atomic_caps: AtomicCap = AtomicCap.IBV_ATOMIC_HCA
+    max_ee: int = 0
+    max_rdd: int = 0
+    max_mw: int = 65536
+    max_raw_ipv6_qp: int = 0
+    max_raw_ethy_qp: int = 0
+    max_mcast_grp: int = 8192
+    max_mcast_qp_attach: int = 240
+    max_total_mcast_qp_attach: int = 8192 * 240
+    max_ah: int = 65536
+    max_fmr: int = 0
+    max_map_per_fmr: int = 0
     max_srq: int = 16384
     max_srq_wr: int = 16384
     max_srq_sge: int = 16
+    max_pkeys: int = 128
+    local_ca_ack_delay: int = 15
+    phys_port_cnt: int = 1
+    max_inline_data: int = 512
+    num_comp_vectors: int = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PortAttr:
-    """The state of port 1. `speed_gbps` is the signalled rate in Gb/s; `mtu` fields are Mtu codes."""
+    """The state of port 1 (struct ibv_port_attr, with pyverbs' names).
+
+    MTUs are Mtu codes; `active_width` and `active_speed` the codes of IBTA's PortInfo (4x is 2; EDR 32 and so on);
+    `phys_state` 5 is link up, 3 disabled; `sm_lid` is 0 while there is no subnet manager. `speed_gbps` is the signalled
+    rate in Gb/s, which libibverbs leaves to be multiplied.
+    """
 
     state: PortState
     max_mtu: Mtu
     active_mtu: Mtu
+    gid_tbl_len: int
+    port_cap_flags: PortCapFlags
+    max_msg_sz: int
+    bad_pkey_cntr: int
+    qkey_viol_cntr: int
+    pkey_tbl_len: int
     lid: int
     sm_lid: int
     lmc: int
-    link_layer: str
+    max_vl_num: int
+    sm_sl: int
+    subnet_timeout: int
+    init_type_reply: int
     active_width: int
     active_speed: int
+    phys_state: int
+    link_layer: LinkLayer
+    flags: int
+    port_cap_flags2: int
     speed_gbps: float

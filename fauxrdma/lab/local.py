@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
@@ -36,7 +37,9 @@ class LocalLab:
 
     `fabric` is a preset or a YAML file; `gpus` GPUs of each of `nodes` nodes take part. `clock` is ``paced`` (shaped by
     the fabric model) or ``none`` (as fast as the host goes); `dilation` is ``auto`` or a number k: one nanosecond of
-    fabric time lasts k of wall time. Entering starts the processes and returns when all nodes are in the fabric;
+    fabric time lasts k of wall time. `profile` says what the HCAs can do (ib/profiles.py).
+
+    Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
     machine lacks something, FabricUnhealthy when a daemon ends early.
     """
@@ -53,12 +56,14 @@ class LocalLab:
         log_dir: str | Path | None = None,
         listen: str = "127.0.0.1:0",
         master_port: int = 0,
+        profile: str = DEFAULT_PROFILE,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
         if clock not in CLOCKS:
             raise ConfigError(f"there is no clock {clock!r}: choose paced or none")
         _check_dilation(dilation)
+        self.profile = parse_profile(profile).spec
         self.fabric = fabric
         self.nodes = nodes
         self.gpus = gpus
@@ -212,7 +217,7 @@ class LocalLab:
             child = self._start_daemon(
                 f"HCA daemon of node {node}",
                 "daemons.hca",
-                ["--node", str(node), "--subnet-manager", address, *where],
+                ["--node", str(node), "--subnet-manager", address, "--profile", self.profile, *where],
                 logs / f"hca-n{node}.log",
             )
             self._hcas.append(child)

@@ -25,6 +25,7 @@ from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.session_memory import MemoryVerbs
+from fauxrdma.runtime.session_ports import PortVerbs
 from fauxrdma.runtime.session_qps import QpVerbs
 from fauxrdma.runtime.session_queues import QueueVerbs
 from fauxrdma.runtime.session_srqs import SrqVerbs
@@ -48,6 +49,7 @@ class AppSession:
         welcome: NodeWelcome,
         data_path: DataPath,
         subnet: SubnetClient,
+        profile: str,
         on_closed: Callable[[AppSession], None],
     ) -> None:
         self.loop = loop
@@ -56,6 +58,7 @@ class AppSession:
         self._welcome = welcome
         self.data_path = data_path
         self.subnet = subnet
+        self._profile = profile
         self._on_closed = on_closed
         self._buffer = MessageBuffer()
         self._fds: list[int] = []
@@ -64,7 +67,7 @@ class AppSession:
         self.queues = QueueVerbs(self)
         self.qps = QpVerbs(self)
         self.srqs = SrqVerbs(self)
-        self._verbs = (self.qps, self.srqs, self.queues, self.memory)
+        self._verbs = (self.qps, self.srqs, self.queues, self.memory, PortVerbs(self))
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,
             V.ClientHello: self._hello,
@@ -163,7 +166,7 @@ class AppSession:
 
     def _list_hcas(self, msg: V.ListHcas) -> None:
         w = self._welcome
-        self.reply(V.HcaList(ABI_VERSION, self._node, w.fabric, w.clock, w.dilation, w.hcas))
+        self.reply(V.HcaList(ABI_VERSION, self._node, w.fabric, w.clock, w.dilation, self._profile, w.hcas))
 
     def _hello(self, msg: V.ClientHello) -> None:
         if msg.version != ABI_VERSION:
@@ -185,10 +188,11 @@ class AppSession:
         events_read, self._event_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._event_fd, False)
         self._hca = hca
+        hca.port.listeners.append(self.async_event)
         self.loop.add_reader(self._doorbell_fd, self._doorbell)
         w = self._welcome
         self.reply(
-            V.Opened(ABI_VERSION, self._node, w.fabric, w.clock, w.epoch_ns, w.dilation, hca.info),
+            V.Opened(ABI_VERSION, self._node, w.fabric, w.clock, w.epoch_ns, w.dilation, self._profile, hca.info),
             memory.fd,
             self._doorbell_fd,
             events_read,

@@ -154,7 +154,7 @@ class DataPath:
 
     def doorbell(self, hca: EmulatedHca, qpn: int) -> None:
         """An application posted work."""
-        if not self._shaped:
+        if not self._shaped and hca.port.up:
             flow = self._flows.get((hca.info.lid, qpn))
             if flow is not None:
                 link = flow.link
@@ -200,7 +200,7 @@ class DataPath:
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
         """Destination of an incoming frame's payload."""
         hca = self.hcas.get(frame.dlid)
-        if hca is None:
+        if hca is None or not hca.port.up:
             return None
         try:
             return hca.engine.place(frame)
@@ -212,7 +212,7 @@ class DataPath:
     def received_small_write(self, write: SmallWrite, payload: memoryview) -> bool:
         """A small RDMA WRITE is here, whole: take it on the express lane, or False."""
         hca = self.hcas.get(write[1])
-        if hca is None:
+        if hca is None or not hca.port.up:
             return False
         out: list[Action] = []
         if not hca.engine.express_receive(write, payload, out):
@@ -224,7 +224,7 @@ class DataPath:
     def received(self, frame: Frame) -> None:
         """A frame is here, its payload in place."""
         hca = self.hcas.get(frame.dlid)
-        if hca is None:
+        if hca is None or not hca.port.up:
             return
         if frame.arrival_ns and frame.duration_ns:
             self.meter.debt(self.clock.now_ns() - frame.arrival_ns, frame.duration_ns)
@@ -324,7 +324,7 @@ class DataPath:
 
     def _send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
         flow = self._flow(hca, qpn)
-        if flow is None:
+        if flow is None or not hca.port.up:
             return
         if not self._shaped:
             self._send_unshaped(flow, frame)
@@ -359,7 +359,7 @@ class DataPath:
         self._collecting = False
         for flow in list(self._flows.values()):
             frame, flow.patient_ack = flow.patient_ack, None
-            if frame is not None and flow.link is not None:
+            if frame is not None and flow.link is not None and flow.hca.port.up:
                 flow.link.send(frame)
 
     def _queue(self, flow: _Flow) -> None:
@@ -456,7 +456,7 @@ class DataPath:
             flow = flows.get(departure.flow)
             if frame.opcode != _ACK:
                 self.meter.sent(frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns)
-            if flow is not None and flow.link is not None:
+            if flow is not None and flow.link is not None and flow.hca.port.up:
                 flow.link.send(frame)
         limit = _QUANTA_AHEAD * self._quantum
         for flow in list(flows.values()):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import AsyncEvent
 from fauxrdma.ib.async_events import event_element
-from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
+from fauxrdma.runtime.emulated_port import EmulatedPort
 from fauxrdma.runtime.queue_rings import CompletionQueue
 from fauxrdma.wire.fabric_messages import HcaInfo
 
@@ -20,10 +20,14 @@ __all__ = ["EmulatedHca"]
 class EmulatedHca:
     """Engine, completion queues by number, rings by queue-pair number, and who hears of asynchronous events."""
 
-    def __init__(self, info: HcaInfo, rng: random.Random) -> None:
+    def __init__(self, info: HcaInfo, rng: random.Random, profile: HcaProfile = PROFILES[DEFAULT_PROFILE]) -> None:
         self.info = info
-        self.attributes = replace(DeviceAttr(), node_guid=info.guid)
-        self.engine = HcaEngine(info.lid, rng, self.attributes)
+        self.profile = profile
+        self.attributes = profile.device_attributes(info.guid)
+        self.engine = HcaEngine(info.lid, rng, profile)
+        self.port = EmulatedPort(info, self.attributes)
+        self.pds = 0  # of all applications
+        self.registered_bytes = 0
         self.cqs: dict[int, CompletionQueue] = {}
         self.rings: dict[int, QueuePairRings] = {}
         self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp", "cq" or "srq", number)

@@ -11,6 +11,7 @@ import socket
 import stat
 
 from fauxrdma.errors import SetupError
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.runtime.app_session import AppSession
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.emulated_hca import EmulatedHca
@@ -40,8 +41,16 @@ _ACCEPT_AGAIN_S = 0.1
 class HcaDaemon:
     """Start with :meth:`start`, end with :meth:`stop`; `lost` is set when the subnet manager went away."""
 
-    def __init__(self, node: int, manager: tuple[str, int], socket_path: str, listen: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        node: int,
+        manager: tuple[str, int],
+        socket_path: str,
+        listen: tuple[str, int],
+        profile: HcaProfile = PROFILES[DEFAULT_PROFILE],
+    ) -> None:
         self.node = node
+        self.profile = profile
         self.socket_path = socket_path
         self.port = 0
         self.lost: asyncio.Event = asyncio.Event()
@@ -95,7 +104,7 @@ class HcaDaemon:
         )
         for info in welcome.hcas:
             # Keys must not be guessable, so they come from the system and not from the fabric's seed.
-            data_path.add_hca(EmulatedHca(info, random.SystemRandom()))
+            data_path.add_hca(EmulatedHca(info, random.SystemRandom(), self.profile))
         return data_path
 
     def _bind_tcp(self) -> socket.socket:
@@ -151,7 +160,7 @@ class HcaDaemon:
         sock.setblocking(False)
         session = AppSession(
             asyncio.get_running_loop(), sock, self.node, self._welcome, self.data_path, self._subnet,
-            self._sessions.discard,
+            self.profile.spec, self._sessions.discard,
         )  # fmt: skip
         self._sessions.add(session)
 
@@ -198,6 +207,8 @@ class HcaDaemon:
     def _manager_lost(self, reason: str) -> None:
         log.error("the subnet manager is gone (%s): forwarding goes on, new paths and rates do not", reason)
         self.lost.set()
+        for hca in self.data_path.hcas.values():
+            hca.port.manager_lost()
 
     async def stop(self) -> None:
         """Release applications, close connections, remove the socket. Idempotent."""

@@ -30,6 +30,7 @@ from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.ib.qp_states import TRANSITIONS
 from fauxrdma.ib.work import WC
 from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
@@ -172,6 +173,7 @@ class World:
         faults: LinkFaults | None = None,
         fault_rule: Callable[[Frame], str] | None = None,
         express: bool = False,
+        profile: HcaProfile = PROFILES[DEFAULT_PROFILE],
     ) -> None:
         self.express = express
         self.now = 0
@@ -190,7 +192,7 @@ class World:
         self.hcas: list[SimHca] = []
         for lid in range(1, hcas + 1):
             self.pds[lid] = ProtectionDomain(lid)
-            self.hcas.append(SimHca(self, lid, HcaEngine(lid, random.Random(self.rng.getrandbits(64)))))
+            self.hcas.append(SimHca(self, lid, HcaEngine(lid, random.Random(self.rng.getrandbits(64)), profile)))
 
     def connect(self, a: SimQp, b: SimQp, **attributes: Any) -> None:
         """Bring both queue pairs to RTS, connected. `attributes` override QPAttr fields (timeout=..., sq_psn=...)."""

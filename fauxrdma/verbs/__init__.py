@@ -1,6 +1,7 @@
 """The application's verbs: open a device, register memory, make queue pairs, post and poll. Shaped like pyverbs."""
 
 from fauxrdma.ib.attributes import AHAttr, DeviceAttr, PortAttr, QPAttr, QPCap, SrqAttr
+from fauxrdma.ib.gids import GIDEntry
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
 from fauxrdma.verbs.completion import CQ, CompChannel
 from fauxrdma.verbs.device import AsyncEvent, Context, get_device_list, list_node
@@ -24,6 +25,7 @@ __all__ = [
     "Context",
     "CqInitAttrEx",
     "DeviceAttr",
+    "GIDEntry",
     "PollCqAttr",
     "PortAttr",
     "QPAttr",

@@ -16,12 +16,14 @@ from fauxrdma.abi.layout import ABI_VERSION, doorbell_bytes
 from fauxrdma.abi.rings import DoorbellRing
 from fauxrdma.errors import SetupError, VerbsError
 from fauxrdma.ib.async_events import event_element
-from fauxrdma.ib.attributes import DeviceAttr, PortAttr
-from fauxrdma.ib.enums import AsyncEventType, Mtu, PortState
+from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.enums import AsyncEventType
+from fauxrdma.ib.profiles import parse_profile
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.control_channel import ControlChannel
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.verbs.event_account import EventAccount
+from fauxrdma.verbs.port_queries import PortQueries
 from fauxrdma.wire.control import MessageBuffer
 from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
@@ -33,9 +35,6 @@ __all__ = ["AsyncEvent", "Context", "get_device_list"]
 
 _REMEMBERED = 256
 """Destroyed queues whose events that are still in the pipe are passed over."""
-
-# (4x width code, speed code per lane) by signalled rate in Gb/s.
-_SPEED_CODES = {40: 4, 56: 16, 100: 32, 200: 64, 400: 128, 800: 256}
 
 
 def _socket_path(path: str | None) -> str:
@@ -85,7 +84,7 @@ class AsyncEvent:
         return f"AsyncEvent({self.event_type.name}, 0x{self.element:x}, {self.text!r})"
 
 
-class Context:
+class Context(PortQueries):
     """An open HCA. `name` is the device (hca1, hca2, ...; default $FAUXRDMA_HCA, else hca1), `socket` the daemon's Unix
     socket (default $FAUXRDMA_SOCKET).
 
@@ -113,6 +112,7 @@ class Context:
         self._doorbells = DoorbellRing(memory.view)
         self._doorbell_fd, self.async_fd = fds[1], fds[2]
         self.hca = opened.hca
+        self.profile = parse_profile(opened.profile)
         self.name = opened.hca.name
         self.node = opened.node
         self.fabric = opened.fabric
@@ -139,26 +139,7 @@ class Context:
 
     def query_device(self) -> DeviceAttr:
         """Limits and identity of the device."""
-        return DeviceAttr(node_guid=self.hca.guid)
-
-    def query_port(self, port_num: int = 1) -> PortAttr:
-        """State of the port. Raises VerbsError(EINVAL) for any port but 1."""
-        if port_num != 1:
-            raise VerbsError(errno.EINVAL, f"Failed to query port {port_num}: this device has port 1")
-        mtu = Mtu.of_bytes(self.hca.mtu)
-        gbps = self.hca.rate_bps / 1e9
-        return PortAttr(
-            PortState.IBV_PORT_ACTIVE, Mtu.IBV_MTU_4096, mtu, self.hca.lid, 1, 0, "InfiniBand", 2,
-            _SPEED_CODES.get(round(gbps), 0), gbps,
-        )  # fmt: skip
-
-    def query_gid(self, port_num: int = 1, index: int = 0) -> str:
-        """GID number `index` of the port; there is one. Raises VerbsError(EINVAL) for others."""
-        if port_num != 1 or index != 0:
-            raise VerbsError(
-                errno.EINVAL, f"Failed to query gid {index} of port {port_num}: there is index 0 of port 1"
-            )
-        return self.hca.gid
+        return self.profile.device_attributes(self.hca.guid)
 
     def path(self, dlid: int) -> PathAnswer:
         """The fabric's path from this HCA to the one with LID `dlid`. Raises VerbsError when the manager is gone."""

@@ -166,10 +166,14 @@ class QP:
         retry_cnt: int = 7,
         rnr_retry: int = 7,
         path_mtu: int | None = None,
-        max_rd_atomic: int = 16,
+        max_rd_atomic: int | None = None,
         min_rnr_timer: int = 12,
     ) -> None:
-        """RESET to RTS towards the `remote` endpoint. `path_mtu` is an IBV_MTU_* code, by default the port's."""
+        """RESET to RTS towards the `remote` endpoint. `path_mtu` is an IBV_MTU_* code, by default the port's;
+        `max_rd_atomic` is by default the most the device has, up to 16."""
+        if max_rd_atomic is None:
+            limits = self.context.profile.attributes
+            max_rd_atomic = min(16, limits.max_qp_rd_atom, limits.max_qp_init_rd_atom)
         attr = QPAttr(
             qp_access_flags=access,
             path_mtu=Mtu.of_bytes(self.context.hca.mtu) if path_mtu is None else path_mtu,
@@ -226,6 +230,12 @@ class QP:
             raise VerbsError(
                 errno.EINVAL, f"Failed to post send: {len(sg)} SGEs, this QP has max_send_sge {cap.max_send_sge}"
             )
+        if wr.opcode == WrOpcode.IBV_WR_RDMA_READ and len(sg) > self.context.profile.attributes.max_sge_rd:
+            raise VerbsError(
+                errno.EINVAL,
+                f"Failed to post send: an RDMA_READ into {len(sg)} SGEs, this device has max_sge_rd "
+                f"{self.context.profile.attributes.max_sge_rd}",
+            )
         inline: bytes | None = None
         if wr.send_flags & _INLINE:
             if wr.opcode == WrOpcode.IBV_WR_RDMA_READ:
@@ -241,7 +251,7 @@ class QP:
         total = sg[0].length if len(sg) == 1 else sum(s.length for s in sg)
         if total > self.cap.max_inline_data:
             raise VerbsError(
-                errno.EINVAL,
+                self.context.profile.inline_errno,
                 f"Failed to post send: {total} B inline, this QP has max_inline_data {self.cap.max_inline_data}",
             )
         # Inline data is copied now, from plain memory of this process; lkeys do not matter.

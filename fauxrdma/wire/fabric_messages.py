@@ -82,7 +82,7 @@ class NodeHello(Message):
 @message
 class HcaInfo(Message):
     """One emulated HCA as the subnet manager configured it. `rate_bps` in bits/s; `mtu` in bytes; `gpu` None for the
-    storage HCA. `name` is the device name applications open (hca1, hca2, ...)."""
+    storage HCA. `name` is the device name applications open (hca1, hca2, ...); `link_layer` an IBV_LINK_LAYER_*."""
 
     name: str
     index: int
@@ -94,6 +94,7 @@ class HcaInfo(Message):
     gpu: int | None
     leaf: str
     leaf_port: int
+    link_layer: int = 1
 
 
 @message

@@ -20,6 +20,7 @@ ANSWERS = {
     "HcaList",
     "MrKeys",
     "Opened",
+    "PortStatus",
     "QpCreated",
     "QpState",
     "SrqState",

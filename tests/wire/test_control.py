@@ -43,6 +43,8 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "bool": st.booleans(),
         "int | None": st.none() | st.integers(0, 9),
         "list[int]": st.lists(st.integers(0, 99), max_size=4),
+        "list[int] | None": st.none() | st.lists(st.integers(0, 99), max_size=4),
+        "list[str] | None": st.none() | st.lists(st.text(max_size=5), max_size=4),
         "list[str]": st.lists(st.text(max_size=5), max_size=4),
         "dict[int, int]": st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=4),
         "dict[str, int]": st.dictionaries(st.text(max_size=5), st.integers(0, 99), max_size=4),

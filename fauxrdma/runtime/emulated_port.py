@@ -1,0 +1,97 @@
+"""The port of an emulated HCA: up or down, its tables, and the events of their changes."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+from collections.abc import Callable
+
+from fauxrdma.errors import VerbsError
+from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.enums import AsyncEventType as E
+from fauxrdma.ib.enums import GidType, LinkLayer, PortState
+from fauxrdma.ib.gids import GID_TABLE_LENGTH, gid_table
+from fauxrdma.wire.fabric_messages import HcaInfo
+
+__all__ = ["EmulatedPort"]
+
+_DEFAULT_PKEY = 0xFFFF
+"""Full membership of the default partition (IBTA vol. 1, 10.9.1.2)."""
+_PHYS_DISABLED = 3
+_PHYS_LINK_UP = 5
+_SM_LID = 1
+
+
+class EmulatedPort:
+    """Port 1. While it is down, frames vanish both ways. `listeners` hear of every change."""
+
+    def __init__(self, info: HcaInfo, attributes: DeviceAttr) -> None:
+        self.up = True
+        self.sm_lid = _SM_LID
+        self.listeners: list[Callable[[AsyncEvent], None]] = []
+        self.gids = gid_table(info.guid, info.lid, info.gid, LinkLayer(info.link_layer))
+        self.pkeys = [_DEFAULT_PKEY]
+        self._own = list(self.gids)
+        self._max_pkeys = attributes.max_pkeys
+
+    @property
+    def state(self) -> PortState:
+        """As query_port tells it."""
+        return PortState.IBV_PORT_ACTIVE if self.up else PortState.IBV_PORT_DOWN
+
+    @property
+    def phys_state(self) -> int:
+        """PortPhysicalState: 5 is link up, 3 disabled."""
+        return _PHYS_LINK_UP if self.up else _PHYS_DISABLED
+
+    def set_state(self, state: int) -> None:
+        """Take the port down (IBV_PORT_DOWN) or up (IBV_PORT_ACTIVE). Raises VerbsError(EINVAL) for other states."""
+        if state not in (PortState.IBV_PORT_DOWN, PortState.IBV_PORT_ACTIVE):
+            raise VerbsError(errno.EINVAL, f"Failed to set port: state {state} is not IBV_PORT_DOWN or IBV_PORT_ACTIVE")
+        up = state == PortState.IBV_PORT_ACTIVE
+        if up != self.up:
+            self.up = up
+            if up:
+                self.announce(E.IBV_EVENT_PORT_ACTIVE, "the port is up")
+            else:
+                self.announce(E.IBV_EVENT_PORT_ERR, "the port is down: frames vanish both ways")
+
+    def set_pkeys(self, pkeys: list[int]) -> None:
+        """Replace the P_Key table. Raises VerbsError(EINVAL) for one that is too long or holds what is no P_Key."""
+        if not 1 <= len(pkeys) <= self._max_pkeys or not all(0 <= pkey <= 0xFFFF for pkey in pkeys):
+            raise VerbsError(
+                errno.EINVAL, f"Failed to set port: a P_Key table has 1 to {self._max_pkeys} entries of 16 bits"
+            )
+        if pkeys != self.pkeys:
+            self.pkeys = list(pkeys)
+            self.announce(E.IBV_EVENT_PKEY_CHANGE, f"the P_Key table has {len(pkeys)} entries")
+
+    def set_gids(self, gids: list[str]) -> None:
+        """Give the port these addresses besides its own. Raises VerbsError(EINVAL) for text that is no GID and for more
+        than the table holds."""
+        try:
+            addresses = [str(ipaddress.IPv6Address(gid)) for gid in gids]
+        except ValueError as error:
+            raise VerbsError(errno.EINVAL, f"Failed to set port: {error}") from None
+        ib = self._own[0][1] == GidType.IBV_GID_TYPE_IB
+        kinds = (GidType.IBV_GID_TYPE_IB,) if ib else (GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_ROCE_V2)
+        table = self._own + [(address, kind) for address in addresses for kind in kinds]
+        if len(table) > GID_TABLE_LENGTH:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to set port: {len(table)} GIDs, the table has {GID_TABLE_LENGTH} entries"
+            )
+        if table != self.gids:
+            self.gids = table
+            self.announce(E.IBV_EVENT_GID_CHANGE, f"the GID table has {len(table)} addresses")
+
+    def manager_lost(self) -> None:
+        """The subnet manager is gone."""
+        self.sm_lid = 0
+        self.announce(E.IBV_EVENT_SM_CHANGE, "the subnet manager is gone: no new paths")
+
+    def announce(self, kind: E, text: str) -> None:
+        """Tell every application that has the HCA open."""
+        event = AsyncEvent(kind, 1, text)
+        for listener in list(self.listeners):
+            listener(event)
