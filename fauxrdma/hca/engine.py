@@ -15,7 +15,6 @@ from fauxrdma.errors import VerbsError
 from fauxrdma.hca.events import (
     Action,
     AsyncEvent,
-    Complete,
     Doorbell,
     Event,
     FrameReceived,
@@ -29,7 +28,7 @@ from fauxrdma.hca.halves import ReceiveHalf, SendHalf
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
-from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceives
+from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceiveQueues, SharedReceives
 from fauxrdma.hca.uc import UcRequester, UcResponder
 from fauxrdma.hca.unreliable import UnreliableRequester
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
@@ -66,7 +65,7 @@ class HcaEngine:
         self._qps: dict[int, QueuePair] = {}
         self._requesters: dict[int, SendHalf] = {}
         self._responders: dict[int, ReceiveHalf] = {}
-        self._srqs: dict[int, SharedReceiveQueue] = {}
+        self.srqs = SharedReceiveQueues(self.attributes, self._qps)
         self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
 
     # ---- control path --------------------------------------------------------------------------------------------
@@ -124,47 +123,6 @@ class HcaEngine:
         """The queue pair with this number, if it exists."""
         return self._qps.get(qpn)
 
-    def create_srq(self, srqn: int, pd: ProtectionDomain, source: WorkSource[RecvWqe]) -> SharedReceiveQueue:
-        """A new shared receive queue called `srqn`. Raises VerbsError(ENOMEM) at the device's limit."""
-        if len(self._srqs) >= self.attributes.max_srq:
-            raise VerbsError(errno.ENOMEM, f"Failed to create SRQ: the device has max_srq = {self.attributes.max_srq}")
-        srq = self._srqs[srqn] = SharedReceiveQueue(srqn, pd, source)
-        pd.children += 1
-        return srq
-
-    def destroy_srq(self, srqn: int) -> None:
-        """Remove a shared receive queue. Raises VerbsError(EBUSY) while queue pairs use it."""
-        srq = self._srqs[srqn]
-        if srq.users:
-            raise VerbsError(errno.EBUSY, f"Failed to destroy SRQ {srqn}: {srq.users} queue pairs still use it")
-        del self._srqs[srqn]
-        srq.pd.children -= 1
-
-    def arm_srq(self, srqn: int, limit: int) -> list[Action]:
-        """Ask for one IBV_EVENT_SRQ_LIMIT_REACHED when fewer than `limit` receives are left; 0 asks for none.
-
-        When fewer are left already the event comes at once: who arms after the queue ran low must hear of it.
-        """
-        srq = self._srqs[srqn]
-        srq.limit = limit
-        srq.check_limit()
-        out: list[Action] = []
-        self._settle_srqs(out)
-        return out
-
-    def _settle_srqs(self, out: list[Action]) -> None:
-        """Count the receives of shared queues that `out` completes, and report limits that were reached."""
-        for action in out:
-            if type(action) is Complete and action.wc.is_receive:
-                qp = self._qps.get(action.wc.qp_num)
-                if qp is not None and isinstance(qp.rq, SharedReceives):
-                    qp.rq.in_hand -= 1
-        for srq in self._srqs.values():
-            if srq.limit_reached:
-                srq.limit_reached = False
-                text = f"shared receive queue {srq.srqn} has {len(srq.source)} receives left"
-                out.append(AsyncEvent(AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED, srq.srqn, text))
-
     @property
     def retransmits(self) -> int:
         """Work requests (or their remainders) sent again since the start."""
@@ -205,8 +163,8 @@ class HcaEngine:
             self._requesters[qpn].drain()
             self._want_link(qp, out)
             self._tell_drained(qp, out)
-        if self._srqs:
-            self._settle_srqs(out)
+        if self.srqs:
+            self.srqs.settle(out)
         return out
 
     def deregister(self, region: MemoryRegion, now: int) -> list[Action]:
@@ -252,8 +210,8 @@ class HcaEngine:
                     self._want_link(qp, out)
         elif kind is TimerExpired:
             self._timer_expired(now, out)
-        if self._srqs:
-            self._settle_srqs(out)
+        if self.srqs:
+            self.srqs.settle(out)
         return out
 
     def express_send(self, qpn: int, now: int) -> bytes | None:
@@ -437,8 +395,8 @@ class HcaEngine:
             qp.state = _ERR
         for qp in up:
             self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
-        if self._srqs:
-            self._settle_srqs(out)
+        if self.srqs:
+            self.srqs.settle(out)
         return out
 
     # ---- the timer -----------------------------------------------------------------------------------------------

@@ -7,18 +7,22 @@ receive: flushing a queue pair therefore completes the receive it holds and touc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fauxrdma.errors import VerbsError
+from fauxrdma.hca.events import Action, AsyncEvent, Complete
 from fauxrdma.hca.work_queue import RecvWqe, WorkSource
-from fauxrdma.ib.enums import QpState
+from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.enums import AsyncEventType, QpState
 from fauxrdma.memory.regions import ProtectionDomain
 
 if TYPE_CHECKING:
     from fauxrdma.hca.queue_pair import QueuePair
 
-__all__ = ["SharedReceiveQueue", "SharedReceives"]
+__all__ = ["SharedReceiveQueue", "SharedReceiveQueues", "SharedReceives"]
 
 _RECEIVING = frozenset((QpState.IBV_QPS_RTR, QpState.IBV_QPS_RTS, QpState.IBV_QPS_SQD, QpState.IBV_QPS_SQE))
 
@@ -88,3 +92,56 @@ class SharedReceives:
 
     def __len__(self) -> int:
         return len(self.srq.source) if self.qp.state in _RECEIVING else 0
+
+
+class SharedReceiveQueues:
+    """The shared receive queues of one HCA, by number. `qps` are the HCA's queue pairs."""
+
+    def __init__(self, attributes: DeviceAttr, qps: Mapping[int, QueuePair]) -> None:
+        self._attributes = attributes
+        self._qps = qps
+        self._srqs: dict[int, SharedReceiveQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._srqs)
+
+    def create(self, srqn: int, pd: ProtectionDomain, source: WorkSource[RecvWqe]) -> SharedReceiveQueue:
+        """A new one called `srqn`. Raises VerbsError(ENOMEM) at the device's limit."""
+        if len(self._srqs) >= self._attributes.max_srq:
+            raise VerbsError(errno.ENOMEM, f"Failed to create SRQ: the device has max_srq = {self._attributes.max_srq}")
+        srq = self._srqs[srqn] = SharedReceiveQueue(srqn, pd, source)
+        pd.children += 1
+        return srq
+
+    def destroy(self, srqn: int) -> None:
+        """Remove one. Raises VerbsError(EBUSY) while queue pairs use it."""
+        srq = self._srqs[srqn]
+        if srq.users:
+            raise VerbsError(errno.EBUSY, f"Failed to destroy SRQ {srqn}: {srq.users} queue pairs still use it")
+        del self._srqs[srqn]
+        srq.pd.children -= 1
+
+    def arm(self, srqn: int, limit: int) -> list[Action]:
+        """Ask for one IBV_EVENT_SRQ_LIMIT_REACHED when fewer than `limit` receives are left; 0 asks for none.
+
+        When fewer are left already the event comes at once: who arms after the queue ran low must hear of it.
+        """
+        srq = self._srqs[srqn]
+        srq.limit = limit
+        srq.check_limit()
+        out: list[Action] = []
+        self.settle(out)
+        return out
+
+    def settle(self, out: list[Action]) -> None:
+        """Count the receives of shared queues that `out` completes, and report limits that were reached."""
+        for action in out:
+            if type(action) is Complete and action.wc.is_receive:
+                qp = self._qps.get(action.wc.qp_num)
+                if qp is not None and isinstance(qp.rq, SharedReceives):
+                    qp.rq.in_hand -= 1
+        for srq in self._srqs.values():
+            if srq.limit_reached:
+                srq.limit_reached = False
+                text = f"shared receive queue {srq.srqn} has {len(srq.source)} receives left"
+                out.append(AsyncEvent(AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED, srq.srqn, text))

@@ -61,7 +61,7 @@ class SrqVerbs:
         source = SrqRing(ring)
         handle = hca.new_handle()
         try:
-            srq = hca.engine.create_srq(handle, pd, source)
+            srq = hca.engine.srqs.create(handle, pd, source)
         except VerbsError:
             memory.close_fd()
             raise
@@ -103,7 +103,7 @@ class SrqVerbs:
         if resize:
             memory.close_fd()
         if msg.mask & _LIMIT:
-            self._session.data_path.perform(self._session.hca, self._session.hca.engine.arm_srq(msg.srq, limit))
+            self._session.data_path.perform(self._session.hca, self._session.hca.engine.srqs.arm(msg.srq, limit))
 
     def _query_srq(self, msg: V.QuerySrq) -> None:
         srq, source = self._find(msg.srq)
@@ -112,7 +112,7 @@ class SrqVerbs:
 
     def _destroy_srq(self, handle: int) -> None:
         self._find(handle)
-        self._session.hca.engine.destroy_srq(handle)
+        self._session.hca.engine.srqs.destroy(handle)
         self._session.hca.owners.pop(("srq", handle), None)
         del self._srqs[handle]
 

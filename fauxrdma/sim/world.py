@@ -29,7 +29,7 @@ from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import AccessFlags, BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.enums import BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.ib.qp_states import TRANSITIONS
 from fauxrdma.ib.work import WC
@@ -100,7 +100,7 @@ class SimSrq:
 
     def arm(self, limit: int) -> None:
         """Ask for one limit event."""
-        self.hca.world.perform(self.hca, self.hca.engine.arm_srq(self.srq.srqn, limit))
+        self.hca.world.perform(self.hca, self.hca.engine.srqs.arm(self.srq.srqn, limit))
 
 
 @dataclass(eq=False)
@@ -146,7 +146,7 @@ class SimHca:
     def create_srq(self, pd: ProtectionDomain | None = None) -> SimSrq:
         """A shared receive queue."""
         rq: WorkList[RecvWqe] = WorkList()
-        return SimSrq(self, self.engine.create_srq(self._next_srqn(), pd or self.world.pds[self.lid], rq), rq)
+        return SimSrq(self, self.engine.srqs.create(self._next_srqn(), pd or self.world.pds[self.lid], rq), rq)
 
     def _next_srqn(self) -> int:
         self._srqns += 1

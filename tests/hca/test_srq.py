@@ -177,11 +177,11 @@ def test_a_receive_held_by_a_queue_pair_that_is_reset_or_destroyed_is_counted_as
 def test_a_shared_queue_in_use_cannot_be_destroyed() -> None:
     s = Shared(1)
     with pytest.raises(VerbsError, match="1 queue pairs still use it") as caught:
-        s.b.engine.destroy_srq(s.srq.srq.srqn)
+        s.b.engine.srqs.destroy(s.srq.srq.srqn)
     assert caught.value.errno == 16
     s.b.engine.destroy_qp(s.receivers[0].qp.qpn)
     children = s.srq.srq.pd.children
-    s.b.engine.destroy_srq(s.srq.srq.srqn)
+    s.b.engine.srqs.destroy(s.srq.srq.srqn)
     assert s.srq.srq.pd.children == children - 1
 
 
