@@ -237,8 +237,8 @@ class World:
     # ---- the event loop ------------------------------------------------------------------------------------------
 
     def at(self, when: int, call: Callable[[], None]) -> None:
-        """Run `call` at fabric time `when`."""
-        heapq.heappush(self._queue, (when, self._sequence, call))
+        """Run `call` at fabric time `when`, or now when that is over."""
+        heapq.heappush(self._queue, (max(when, self.now), self._sequence, call))
         self._sequence += 1
 
     def run(self, until: Callable[[], bool] | None = None, limit_ns: int = 10**12) -> bool:
@@ -313,7 +313,9 @@ class World:
         return pull
 
     def _send(self, hca: SimHca, frame: Frame) -> None:
-        start = max(self.now, self._busy_until.get(hca.lid, 0)) if frame.nbytes else self.now
+        # Acknowledgements do not wait behind data, as in the daemons; all else keeps its order, however short.
+        ordered = frame.opcode != BthOpcode.RC_ACKNOWLEDGE
+        start = max(self.now, self._busy_until.get(hca.lid, 0)) if ordered else self.now
         departed = start + self.rate.transfer_ns(frame.nbytes)
         if frame.nbytes:
             self._busy_until[hca.lid] = departed

@@ -106,7 +106,8 @@ def _run(plan: list[Write], seed: int, express: bool, sig_all: bool, timeout: in
 @given(st.lists(writes, min_size=1, max_size=10), st.integers(0, 1000), st.booleans(), st.sampled_from([4, 14, 0]))
 def test_both_ways_do_the_same(plan: list[Write], seed: int, sig_all: bool, timeout: int) -> None:
     general, express = (_run(plan, seed, lane, sig_all, timeout) for lane in (False, True))
-    assert express[0] == general[0]
+    # Of two things at the same nanosecond either may be first.
+    assert sorted(express[0]) == sorted(general[0])
     assert express[1:] == general[1:]
 
 
