@@ -10,15 +10,19 @@ from fauxrdma.wire.control import Message, message
 from fauxrdma.wire.fabric_messages import HcaInfo
 
 __all__ = [
+    "AllocDm",
     "AllocPd",
     "AsyncEventNotice",
     "ClientHello",
+    "CopyFromDm",
+    "CopyToDm",
     "CreateChannel",
     "CreateCq",
     "CreateQp",
     "CreateSrq",
     "Created",
     "Destroy",
+    "DmData",
     "Done",
     "HcaList",
     "ListHcas",
@@ -28,13 +32,16 @@ __all__ = [
     "MrKeys",
     "Opened",
     "PortStatus",
+    "ProbeMemory",
     "QpCreated",
     "QpState",
     "QueryPath",
     "QueryPort",
     "QueryQp",
     "QuerySrq",
+    "RegDmMr",
     "RegMr",
+    "ReregMr",
     "ResizeCq",
     "SetPort",
     "SrqState",
@@ -111,11 +118,81 @@ class Created(Message):
 
 @message
 class RegMr(Message):
-    """Register memory; one descriptor comes along: a memfd, sealed against shrinking, that `addr` maps from its first
-    byte. Answer: MrKeys."""
+    """Register memory. `provider` memfd or staged: one descriptor comes along, a memfd sealed against shrinking whose
+    bytes from `offset` on are those at `addr`. `provider` process_vm: none; ProbeMemory must have succeeded before.
+    `gpu` is the GPU whose memory this stands for, or nil. Answer: MrKeys."""
 
     pd: int
     addr: int
+    length: int
+    access: int
+    provider: str
+    offset: int
+    gpu: int | None
+
+
+@message
+class ReregMr(Message):
+    """Change a region: `flags` is an or of IBV_REREG_MR_CHANGE_*; what they do not name is ignored. With
+    CHANGE_TRANSLATION a descriptor comes along as for RegMr. Answer: MrKeys, the same handle and new keys."""
+
+    handle: int
+    flags: int
+    pd: int
+    addr: int
+    length: int
+    access: int
+    provider: str
+
+
+@message
+class ProbeMemory(Message):
+    """May the daemon reach the application's memory? `token` are bytes the application has put at `addr`; the daemon
+    reads them and writes them there in reverse order. Answer: Done, or VerbFailed(EPERM)."""
+
+    addr: int
+    token: bytes
+
+
+@message
+class AllocDm(Message):
+    """Allocate device memory. Answer: Created."""
+
+    length: int
+    log_align_req: int
+    comp_mask: int
+
+
+@message
+class CopyToDm(Message):
+    """Answer: Done."""
+
+    dm: int
+    offset: int
+    data: bytes
+
+
+@message
+class CopyFromDm(Message):
+    """Answer: DmData."""
+
+    dm: int
+    offset: int
+    length: int
+
+
+@message
+class DmData(Message):
+    data: bytes
+
+
+@message
+class RegDmMr(Message):
+    """Register device memory; addresses in the region count from 0. Answer: MrKeys."""
+
+    pd: int
+    dm: int
+    offset: int
     length: int
     access: int
 

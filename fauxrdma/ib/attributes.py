@@ -185,6 +185,7 @@ class DeviceAttr:
     phys_port_cnt: int = 1
     max_inline_data: int = 512
     num_comp_vectors: int = 8
+    max_dm_size: int = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fauxrdma.memory.fault import Fault
 from fauxrdma.memory.spans import Piece, ProcessMemory, ProcessSpan
 from fauxrdma.memory.windows import WindowTable
 
-__all__ = ["Fault", "KeyTable", "MemoryRegion", "ProtectionDomain", "check_access"]
+__all__ = ["Fault", "KeyTable", "MemoryRegion", "ProtectionDomain", "check_access", "check_range"]
 
 _KNOWN_FLAGS = 0
 for _flag in AccessFlags:
@@ -78,6 +78,14 @@ def check_access(access: int) -> None:
         raise VerbsError(errno.EINVAL, "Failed to register a MR: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE too")
 
 
+def check_range(base: int, length: int) -> None:
+    """Raise VerbsError(EINVAL) for a range that is empty or leaves the address space."""
+    if length <= 0 or base < 0 or base + length - 1 > _LAST_ADDRESS:
+        raise VerbsError(
+            errno.EINVAL, f"Failed to register a MR: 0x{base:x} + {length} B is no range of the address space"
+        )
+
+
 class KeyTable:
     """The memory protection table of one HCA: lkeys and rkeys to regions.
 
@@ -115,12 +123,9 @@ class KeyTable:
         Raises VerbsError(EINVAL) for flags or ranges no HCA accepts.
         """
         check_access(access)
-        if length <= 0 or len(view) != length:
-            raise VerbsError(errno.EINVAL, f"Failed to register a MR: length {length} is not that of the memory")
-        if base < 0 or base + length - 1 > _LAST_ADDRESS:
-            raise VerbsError(
-                errno.EINVAL, f"Failed to register a MR: 0x{base:x} + {length} B is past the end of the address space"
-            )
+        check_range(base, length)
+        if len(view) != length:
+            raise VerbsError(errno.EINVAL, f"Failed to register a MR: length {length}, the memory has {len(view)} B")
         region = MemoryRegion(handle, pd, base, length, int(access), view, self.new_key(), self.new_key(), gpu=gpu)
         self._by_lkey[region.lkey] = region
         self._by_rkey[region.rkey] = region

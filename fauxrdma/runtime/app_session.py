@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.session_device_memory import DeviceMemoryVerbs
 from fauxrdma.runtime.session_memory import MemoryVerbs
 from fauxrdma.runtime.session_ports import PortVerbs
 from fauxrdma.runtime.session_qps import QpVerbs
@@ -36,6 +38,8 @@ from fauxrdma.wire.fabric_messages import NodeWelcome
 __all__ = ["AppSession"]
 
 log = logging.getLogger(__name__)
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class AppSession:
@@ -67,7 +71,8 @@ class AppSession:
         self.queues = QueueVerbs(self)
         self.qps = QpVerbs(self)
         self.srqs = SrqVerbs(self)
-        self._verbs = (self.qps, self.srqs, self.queues, self.memory, PortVerbs(self))
+        self.device_memory = DeviceMemoryVerbs(self)
+        self._verbs = (self.qps, self.srqs, self.queues, self.memory, self.device_memory, PortVerbs(self))
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,
             V.ClientHello: self._hello,
@@ -155,6 +160,13 @@ class AppSession:
                 call()
 
         return self.loop.call_later(fabric_ns * self._welcome.dilation / 1e9, due)
+
+    @property
+    def peer_pid(self) -> int:
+        """The application's process, as the kernel knows it in our pid namespace; 0 when it is not in it."""
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid: int = _CREDENTIALS.unpack(credentials)[0]
+        return pid
 
     @property
     def hca(self) -> EmulatedHca:

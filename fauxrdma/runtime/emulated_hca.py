@@ -31,6 +31,7 @@ class EmulatedHca:
         self.cqs: dict[int, CompletionQueue] = {}
         self.rings: dict[int, QueuePairRings] = {}
         self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp", "cq" or "srq", number)
+        self.device_memory_used = 0  # bytes
         self._next_handle = 1
 
     def new_handle(self) -> int:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
-from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
+from fauxrdma.ib.enums import ReregMrFlags
+from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain, check_access, check_range
 from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.memory.spans import Piece, ProcessMemory, ProcessSpan, Unreachable
 from fauxrdma.wire.control import Message
 
 if TYPE_CHECKING:
     from fauxrdma.runtime.app_session import AppSession
 
 __all__ = ["MemoryVerbs"]
+
+_LONGEST_TOKEN = 64
+_REREG_FLAGS = 7
 
 
 class MemoryVerbs:
@@ -26,9 +30,12 @@ class MemoryVerbs:
         self._session = session
         self.pds: dict[int, ProtectionDomain] = {}
         self.mrs: dict[int, MemoryRegion] = {}
+        self._reaches = False  # process_vm works on the application
         self.handlers: dict[type[Message], Callable[[Any], None]] = {
             V.AllocPd: self._alloc_pd,
+            V.ProbeMemory: self._probe,
             V.RegMr: self._reg_mr,
+            V.ReregMr: self._rereg_mr,
         }
         self.destroyers: dict[str, Callable[[int], None]] = {"pd": self._dealloc_pd, "mr": self._dereg_mr}
 
@@ -47,37 +54,106 @@ class MemoryVerbs:
             raise VerbsError(errno.EINVAL, f"there is no protection domain {handle} in this context")
         return pd
 
+    # ---- memory regions ------------------------------------------------------------------------------------------
+
+    def _probe(self, msg: V.ProbeMemory) -> None:
+        if not 8 <= len(msg.token) <= _LONGEST_TOKEN:
+            raise VerbsError(errno.EINVAL, f"Failed to probe memory: a token has 8 to {_LONGEST_TOKEN} B")
+        span = ProcessSpan(ProcessMemory(self._session.peer_pid), msg.addr, len(msg.token))
+        try:
+            found = bytes(span.read())
+            if found != msg.token:
+                raise Unreachable(f"process {self._session.peer_pid} has something else at 0x{msg.addr:x}")
+            span.write(memoryview(bytearray(reversed(found))))
+        except Unreachable as error:
+            raise VerbsError(errno.EPERM, f"the daemon cannot reach the application's memory: {error}") from None
+        self._reaches = True
+        self._session.reply(V.Done())
+
     def _reg_mr(self, msg: V.RegMr) -> None:
-        fd = self._session.take_fd()
+        pd = self.pd(msg.pd)
+        self.check_room(msg.length)
+        check_access(msg.access)
+        check_range(msg.addr, msg.length)
+        memory = self._reach(msg.provider, msg.addr, msg.length, msg.offset)
+        self.enter(pd, msg.addr, msg.length, msg.access, memory, msg.gpu)
+
+    def check_room(self, length: int, instead_of: int = 0) -> None:
+        """Raise VerbsError unless `length` more bytes may be registered: ENOMEM at the device's limits, EINVAL for a
+        length it never takes."""
         hca = self._session.hca
+        limits = hca.attributes
+        if not instead_of and len(hca.engine.keys) >= limits.max_mr:
+            raise VerbsError(errno.ENOMEM, f"Failed to register a MR: the device has max_mr = {limits.max_mr}")
+        if not 0 < length <= limits.max_mr_size:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to register a MR: length {length} is not 1 to max_mr_size = {limits.max_mr_size}"
+            )
+        memlock, registered = hca.profile.memlock_bytes, hca.registered_bytes - instead_of
+        if memlock and registered + length > memlock:
+            raise VerbsError(
+                errno.ENOMEM,
+                f"Failed to register a MR: {length} B and the {registered} B registered already exceed the profile's "
+                f"memlock_bytes {memlock}",
+            )
+
+    def _reach(self, provider: str, addr: int, length: int, offset: int = 0) -> Piece:
+        """The memory of a registration, in the shape the engine takes it."""
+        if provider == "process_vm":
+            if not self._reaches:
+                raise VerbsError(errno.EPERM, "Failed to register a MR: process_vm needs ProbeMemory first")
+            span = ProcessSpan(ProcessMemory(self._session.peer_pid), addr, length)
+            try:
+                for end in (span[:1], span[length - 1 :]):
+                    end.read()
+            except Unreachable as error:
+                raise VerbsError(errno.EFAULT, f"Failed to register a MR: {error}") from None
+            return span
+        if provider not in ("memfd", "staged"):
+            raise VerbsError(errno.EINVAL, f"Failed to register a MR: {provider!r} is no memory provider")
+        if offset < 0:
+            raise VerbsError(errno.EINVAL, f"Failed to register a MR: offset {offset} is negative")
         try:
-            pd = self.pd(msg.pd)
-            if len(hca.engine.keys) >= hca.attributes.max_mr:
-                raise VerbsError(
-                    errno.ENOMEM, f"Failed to register a MR: the device has max_mr = {hca.attributes.max_mr}"
-                )
-            memlock = hca.profile.memlock_bytes
-            if memlock and hca.registered_bytes + msg.length > memlock:
-                raise VerbsError(
-                    errno.ENOMEM,
-                    f"Failed to register a MR: {msg.length} B and the {hca.registered_bytes} B registered already "
-                    f"exceed the profile's memlock_bytes {memlock}",
-                )
-            if not 0 < msg.length <= hca.attributes.max_mr_size:
-                raise VerbsError(errno.EINVAL, f"Failed to register a MR: length {msg.length} is not 1 to max_mr_size")
-        except VerbsError:
-            os.close(fd)
-            raise
-        try:
-            memory = SharedMemory.attach(fd, msg.length)
+            memory = SharedMemory.attach(self._session.take_fd(), offset + length)
         except ValueError as error:
             raise VerbsError(errno.EINVAL, f"Failed to register a MR: {error}") from None
         memory.close_fd()
-        handle = hca.new_handle()
-        region = hca.engine.keys.register(handle, pd, msg.addr, msg.length, msg.access, memory.view)
+        return memory.view[offset : offset + length]
+
+    def enter(
+        self, pd: ProtectionDomain, addr: int, length: int, access: int, memory: Piece, gpu: int | None, handle: int = 0
+    ) -> MemoryRegion:
+        """Enter a region in the key table and answer with its keys."""
+        hca = self._session.hca
+        handle = handle or hca.new_handle()
+        region = hca.engine.keys.register(handle, pd, addr, length, access, memory, gpu)
         self.mrs[handle] = region
-        hca.registered_bytes += msg.length
+        hca.registered_bytes += length
         self._session.reply(V.MrKeys(handle, region.lkey, region.rkey))
+        return region
+
+    def _rereg_mr(self, msg: V.ReregMr) -> None:
+        old = self.mrs.get(msg.handle)
+        if old is None:
+            raise VerbsError(errno.EINVAL, f"there is no mr {msg.handle} in this context")
+        if not msg.flags or msg.flags & ~_REREG_FLAGS:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to reregister MR: flags 0x{msg.flags:x} are not an or of IBV_REREG_MR_CHANGE_*"
+            )
+        pd = self.pd(msg.pd) if msg.flags & ReregMrFlags.IBV_REREG_MR_CHANGE_PD else old.pd
+        access = msg.access if msg.flags & ReregMrFlags.IBV_REREG_MR_CHANGE_ACCESS else old.access
+        check_access(access)
+        base, length, memory = old.base, old.length, old.view
+        if msg.flags & ReregMrFlags.IBV_REREG_MR_CHANGE_TRANSLATION:
+            base, length = msg.addr, msg.length
+            self.check_room(length, instead_of=old.length)
+            check_range(base, length)
+            memory = self._reach(msg.provider, base, length)
+        elif isinstance(memory, ProcessSpan):
+            memory = ProcessSpan(ProcessMemory(memory.obj.pid), base, length)  # the old right ends with the old keys
+        self._session.data_path.deregister(self._session.hca, old)
+        self._session.hca.registered_bytes -= old.length
+        self.enter(pd, base, length, access, memory, old.gpu, msg.handle)
 
     def _dereg_mr(self, handle: int) -> None:
         region = self.mrs.get(handle)

@@ -5,14 +5,17 @@ from fauxrdma.ib.gids import GIDEntry
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
 from fauxrdma.verbs.completion import CQ, CompChannel
 from fauxrdma.verbs.device import AsyncEvent, Context, get_device_list, list_node
+from fauxrdma.verbs.device_memory import DM, DMMR, AllocDmAttr
 from fauxrdma.verbs.extended_cq import CQEX, CqInitAttrEx, PollCqAttr
-from fauxrdma.verbs.memory import MR, PD
+from fauxrdma.verbs.memory import MR, PD, DmaBuf, DmaBufMR
 from fauxrdma.verbs.queue_pair import QP, QPInitAttr
 from fauxrdma.verbs.shared_receive import SRQ, SrqInitAttr
 
 __all__ = [
     "CQ",
     "CQEX",
+    "DM",
+    "DMMR",
     "MR",
     "PD",
     "QP",
@@ -20,11 +23,14 @@ __all__ = [
     "SRQ",
     "WC",
     "AHAttr",
+    "AllocDmAttr",
     "AsyncEvent",
     "CompChannel",
     "Context",
     "CqInitAttrEx",
     "DeviceAttr",
+    "DmaBuf",
+    "DmaBufMR",
     "GIDEntry",
     "PollCqAttr",
     "PortAttr",

@@ -159,10 +159,12 @@ class CQ:
         """Up to `limit` completions as the daemon wrote them, oldest first."""
         with self._lock:
             stash = self._stash
-            if not stash:
-                return self._ring.take(limit)
-            taken = [stash.popleft() for _ in range(min(limit, len(stash)))]
-            return taken + self._ring.take(limit - len(taken)) if len(taken) < limit else taken
+            taken = [stash.popleft() for _ in range(min(limit, len(stash)))] if stash else []
+            if len(taken) < limit:
+                taken += self._ring.take(limit - len(taken))
+        if taken and self.context._staged:
+            self.context._sync_staged()
+        return taken
 
     def _hand_out(self, fields: tuple[int, ...]) -> WC:
         """A completion reaches the program: the slots of its request and of those before it are free."""

@@ -19,15 +19,17 @@ from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.attributes import DeviceAttr
 from fauxrdma.ib.enums import AsyncEventType
 from fauxrdma.ib.profiles import parse_profile
-from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.memory.shared import SharedMemory, address_of
 from fauxrdma.runtime.control_channel import ControlChannel
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.verbs.event_account import EventAccount
+from fauxrdma.verbs.forked import watch_for_fork
 from fauxrdma.verbs.port_queries import PortQueries
 from fauxrdma.wire.control import MessageBuffer
 from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
 if TYPE_CHECKING:
+    from fauxrdma.verbs.memory import MR
     from fauxrdma.verbs.queue_pair import QP
     from fauxrdma.verbs.shared_receive import SRQ
 
@@ -100,6 +102,8 @@ class Context(PortQueries):
         self._events = MessageBuffer()
         self._accounts: dict[tuple[str, int], EventAccount] = {}
         self._destroyed: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
+        self._staged: set[MR] = set()  # regions that live by copies
+        self._reached: bool | None = None  # whether the daemon can use process_vm on us, once it was tried
         self._closed = False
         wanted = name or os.environ.get("FAUXRDMA_HCA") or "hca1"
         try:
@@ -118,6 +122,7 @@ class Context(PortQueries):
         self.fabric = opened.fabric
         self.clock = opened.clock
         self._clock = FabricClock(opened.epoch_ns, opened.dilation)
+        watch_for_fork(self)
 
     @property
     def dilation(self) -> float:
@@ -170,6 +175,26 @@ class Context(PortQueries):
 
     def _request(self, msg: Any, answer: Any) -> Any:
         return self._channel.request(msg, answer)[0]
+
+    def _daemon_reaches_us(self) -> bool:
+        """Whether the daemon may read and write this process's memory (ptrace_scope, seccomp, other pid namespaces and
+        missing capabilities forbid it); tried once, with a few bytes of ours."""
+        if self._reached is None:
+            token = bytearray(os.urandom(16))
+            expected = bytes(reversed(token))
+            try:
+                self._request(V.ProbeMemory(address_of(memoryview(token)), bytes(token)), V.Done)
+            except VerbsError as error:
+                if error.errno != errno.EPERM:
+                    raise
+            self._reached = bytes(token) == expected
+        return self._reached
+
+    def _sync_staged(self) -> None:
+        """Make the buffers of staged regions and what the HCA sees of them equal, where there still is a buffer."""
+        for region in tuple(self._staged):
+            with contextlib.suppress(VerbsError):
+                region.sync()
 
     def _ring(self, qpn: int) -> None:
         self._doorbells.ring(qpn)

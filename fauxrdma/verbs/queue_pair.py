@@ -204,6 +204,8 @@ class QP:
         state = self._rings.state
         if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
             raise VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
+        if self.context._staged:
+            self.context._sync_staged()
         posted = self._sq_posted
         try:
             for wr in wrs:

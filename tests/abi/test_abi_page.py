@@ -16,6 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "abi.md").read_text()
 
 ANSWERS = {
     "Created",
+    "DmData",
     "Done",
     "HcaList",
     "MrKeys",

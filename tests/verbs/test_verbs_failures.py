@@ -269,9 +269,9 @@ def test_memory_that_could_vanish_is_not_mapped(unshaped: LocalLab) -> None:
         os.ftruncate(fd, 4096)
         for length, words in ((4096, "not sealed"), (1 << 20, "not sealed")):
             with pytest.raises(VerbsError, match=words):
-                ctx._channel.request(V.RegMr(pd.handle, 0, length, 7), V.MrKeys, fds=(fd,))
+                ctx._channel.request(V.RegMr(pd.handle, 0, length, 7, "memfd", 0, None), V.MrKeys, fds=(fd,))
         with pytest.raises(VerbsError, match="no memfd came along"):
-            ctx._channel.request(V.RegMr(pd.handle, 0, 4096, 7), V.MrKeys)
+            ctx._channel.request(V.RegMr(pd.handle, 0, 4096, 7, "memfd", 0, None), V.MrKeys)
         os.close(fd)
         MR(pd, 4096, 7).close()
 

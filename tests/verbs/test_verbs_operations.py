@@ -292,26 +292,27 @@ def forbid_system_calls_but_write_and_exit() -> None:
         os._exit(3)
 
 
-def test_polling_makes_no_system_call(pair: Pair) -> None:
+def test_polling_makes_no_system_call(unshaped: LocalLab) -> None:
     """A child polls where any system call would kill it; that it would is shown by a second one that makes one."""
-    a, b = pair
-    a.qp.post_send(*[a.write(b, 8, wr_id=i) for i in range(60)])
-    while len(a.cq._ring) < 60:
-        os.sched_yield()
-    assert [a.cq.poll(1)[1][0].wr_id for _ in range(10)] == list(range(10))
 
-    def in_child(action: Callable[[], int]) -> int:
+    def in_child(action: Callable[[End], int]) -> int:
         pid = os.fork()
         if pid == 0:
             gc.disable()
+            a, b = End(unshaped, 0), End(unshaped, 1)
+            connect(a, b)
+            a.qp.post_send(*[a.write(b, 8, wr_id=i) for i in range(60)])
+            while len(a.cq._ring) < 60:
+                os.sched_yield()
+            assert [a.cq.poll(1)[1][0].wr_id for _ in range(10)] == list(range(10))
             # Holes in the allocator's pools for what polling makes, so that it need not ask the kernel for memory.
             spare = [(WC(), [None], tuple(float(i + j) for j in range(14)), 10**12 + i) for i in range(2000)]
             del spare[::2]
             forbid_system_calls_but_write_and_exit()
-            os._exit(action())
+            os._exit(action(a))
         return os.waitpid(pid, 0)[1]
 
-    def poll() -> int:
+    def poll(a: End) -> int:
         polled = 0
         for wr_id in range(10, 60):
             n, wcs = a.cq.poll(1)
@@ -319,7 +320,7 @@ def test_polling_makes_no_system_call(pair: Pair) -> None:
         return polled
 
     assert os.waitstatus_to_exitcode(in_child(poll)) == 50
-    assert os.waitstatus_to_exitcode(in_child(os.getppid)) == -signal.SIGSYS
+    assert os.waitstatus_to_exitcode(in_child(lambda a: os.getppid())) == -signal.SIGSYS
 
 
 def test_devices_and_ports(unshaped: LocalLab) -> None:

@@ -53,6 +53,7 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "HcaInfo": st.just(HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, 0, "leaf1", 5)),
         "list[PairCounter]": st.just([]),
         "list[LinkReport]": st.just([]),
+        "bytes": st.binary(max_size=100),
         "list[PairReport]": st.just([]),
     }
     return known[hint]
