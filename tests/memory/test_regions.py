@@ -128,3 +128,83 @@ def test_shared_memory_is_shared_and_checked() -> None:
         SharedMemory.attach(unsealed, 5000)
     memory.close_fd()
     other.close_fd()
+
+
+def test_a_key_is_an_index_and_a_tag_and_no_two_share_an_index() -> None:
+    """24 bits of index, 8 of tag (A6): consumers may change the tag, so indices must differ."""
+    keys, pd = table()
+    regions = [keys.register(i, pd, BASE, LENGTH, ALL, memoryview(bytearray(LENGTH))) for i in range(2000)]
+    used = [key for region in regions for key in (region.lkey, region.rkey)]
+    indices = [key >> 8 for key in used]
+    assert len(set(indices)) == len(indices)
+    assert not {0, 0xFFFFFF} & set(indices)
+    assert len({key & 0xFF for key in used}) > 200
+    # Neither by counting nor by the tag alone does a guess hit.
+    for region in regions[:50]:
+        for guess in (region.rkey + 1, region.rkey ^ 1, region.rkey + 256):
+            assert isinstance(keys.remote(pd, BASE, 1, guess & 0xFFFFFFFF, A.IBV_ACCESS_REMOTE_READ), Fault)
+
+
+def test_freed_indices_come_back_only_after_many_others() -> None:
+    from fauxrdma.memory import regions
+
+    keys, pd = table()
+    first = keys.new_key() >> 8
+    keys.free_key(first << 8)
+    for _ in range(regions._QUARANTINE):
+        assert first in keys._indices
+        key = keys.new_key()
+        assert key >> 8 != first
+        keys.free_key(key)
+    assert first not in keys._indices
+    assert len(keys._indices) == regions._QUARANTINE
+    assert pd.children == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "length", "legal"),
+    [
+        ((1 << 64) - 100, 100, True),
+        ((1 << 64) - 99, 100, False),
+        (0, 100, True),
+        (-1, 100, False),
+        (BASE, 0, False),
+        (BASE, 99, False),
+    ],
+)
+def test_ranges_of_the_address_space(base: int, length: int, legal: bool) -> None:
+    keys, pd = table()
+    if not legal:
+        with pytest.raises(VerbsError) as caught:
+            keys.register(1, pd, base, length, ALL, memoryview(bytearray(LENGTH)))
+        assert caught.value.errno == errno.EINVAL
+        assert pd.children == 0
+        return
+    region = keys.register(1, pd, base, length, ALL, memoryview(bytearray(LENGTH)))
+    last = base + length - 1
+    assert isinstance(keys.remote(pd, last, 1, region.rkey, A.IBV_ACCESS_REMOTE_READ), memoryview)
+    for va, size in ((last, 2), (last + 1, 1), (base - 1, 1), (base - 1, length + 1)):
+        # A range that wraps around the address space is outside, too.
+        assert isinstance(keys.remote(pd, va, size, region.rkey, A.IBV_ACCESS_REMOTE_READ), Fault)
+    assert isinstance(keys.local(pd, last + 1, 0, region.lkey, writing=True), memoryview)
+
+
+@pytest.mark.parametrize("flag", [A.IBV_ACCESS_ON_DEMAND, A.IBV_ACCESS_RELAXED_ORDERING, A.IBV_ACCESS_MW_BIND])
+def test_flags_that_change_nothing_are_accepted(flag: A) -> None:
+    keys, pd = table()
+    region = keys.register(1, pd, BASE, LENGTH, ALL | flag, memoryview(bytearray(LENGTH)))
+    assert isinstance(keys.remote(pd, BASE, LENGTH, region.rkey, A.IBV_ACCESS_REMOTE_WRITE), memoryview)
+
+
+def test_a_region_with_windows_stays() -> None:
+    keys, pd = table()
+    region = keys.register(1, pd, BASE, LENGTH, ALL, memoryview(bytearray(LENGTH)))
+    region.windows = 2
+    with pytest.raises(VerbsError, match="2 memory windows") as caught:
+        keys.deregister(region)
+    assert caught.value.errno == errno.EBUSY
+    assert isinstance(keys.local(pd, BASE, 1, region.lkey, writing=True), memoryview)
+    region.windows = 0
+    keys.deregister(region)
+    keys.deregister(region)
+    assert pd.children == 0
