@@ -1,4 +1,4 @@
-"""Memory of another process in the shape of a memoryview: slices, copies both ways, and what happens when it is gone."""
+"""Memory of another process in the shape of a memoryview: slices, copies both ways, what happens when it is gone."""
 
 from __future__ import annotations
 
