@@ -6,24 +6,32 @@ the message they belong to. A verb that fails is answered by VerbFailed with the
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+from fauxrdma.ib.attributes import AHAttr
 from fauxrdma.wire.control import Message, message
 from fauxrdma.wire.fabric_messages import HcaInfo
 
 __all__ = [
+    "AddressVector",
     "AllocDm",
     "AllocPd",
     "AsyncEventNotice",
+    "AttachMcast",
     "ClientHello",
     "CopyFromDm",
     "CopyToDm",
+    "CreateAh",
     "CreateChannel",
     "CreateCq",
     "CreateQp",
     "CreateSrq",
     "Created",
     "Destroy",
+    "DetachMcast",
     "DmData",
     "Done",
+    "DropCounters",
     "HcaList",
     "ListHcas",
     "ModifyCq",
@@ -35,6 +43,7 @@ __all__ = [
     "ProbeMemory",
     "QpCreated",
     "QpState",
+    "QueryCounters",
     "QueryPath",
     "QueryPort",
     "QueryQp",
@@ -295,14 +304,77 @@ class QpCreated(Message):
 
 
 @message
+class AddressVector(Message):
+    """ibv_ah_attr, its ibv_global_route included."""
+
+    dlid: int
+    port_num: int
+    sl: int
+    dgid: str
+    is_global: bool
+    sgid_index: int
+    flow_label: int
+    hop_limit: int
+    traffic_class: int
+    src_path_bits: int
+    static_rate: int
+
+    @classmethod
+    def of(cls, attr: AHAttr) -> AddressVector:
+        """The message that carries `attr`."""
+        return cls(**{**asdict(attr), "is_global": bool(attr.is_global)})
+
+    def attr(self) -> AHAttr:
+        """What it carries."""
+        return AHAttr(**{name: getattr(self, name) for name in AHAttr.__dataclass_fields__})
+
+
+@message
 class ModifyQp(Message):
-    """`attr` maps attribute names of ibv_qp_attr to values; `dlid` is ah_attr's. Answer: Done."""
+    """`attr` maps attribute names of ibv_qp_attr to values; `av` is ah_attr. Answer: Done."""
 
     qpn: int
     mask: int
     attr: dict[str, int]
-    dlid: int
-    dgid: str
+    av: AddressVector
+
+
+@message
+class CreateAh(Message):
+    """An address handle. Answer: Created."""
+
+    pd: int
+    av: AddressVector
+
+
+@message
+class AttachMcast(Message):
+    """Let a UD queue pair hear a multicast group. Answered when every daemon of the fabric delivers to it: Done."""
+
+    qpn: int
+    gid: str
+    lid: int
+
+
+@message
+class DetachMcast(Message):
+    """Undo AttachMcast. Answer: Done."""
+
+    qpn: int
+    gid: str
+    lid: int
+
+
+@message
+class QueryCounters(Message):
+    """What the port dropped. Answer: DropCounters."""
+
+
+@message
+class DropCounters(Message):
+    """Datagrams dropped since the daemon started, by counter name (hca/port.py)."""
+
+    counters: dict[str, int]
 
 
 @message
@@ -317,8 +389,7 @@ class QpState(Message):
     """Attributes as set, plus the story of the first error (empty when there was none)."""
 
     attr: dict[str, int]
-    dlid: int
-    dgid: str
+    av: AddressVector
     last_error: str
 
 
@@ -364,7 +435,7 @@ class QueryPath(Message):
 
 @message
 class Destroy(Message):
-    """`kind` is one of qp, cq, srq, mr, pd, channel. Answer: Done, or VerbFailed(EBUSY) while something uses it."""
+    """`kind` is one of qp, cq, srq, mr, pd, ah, channel. Answer: Done, or VerbFailed(EBUSY) while something uses it."""
 
     kind: str
     handle: int

@@ -12,6 +12,7 @@ import random
 from typing import cast
 
 from fauxrdma.errors import VerbsError
+from fauxrdma.hca.datagrams import Datagrams
 from fauxrdma.hca.events import (
     Action,
     AsyncEvent,
@@ -25,11 +26,13 @@ from fauxrdma.hca.events import (
 )
 from fauxrdma.hca.express import cut_small_write, land_small_write
 from fauxrdma.hca.halves import ReceiveHalf, SendHalf
+from fauxrdma.hca.port import Port
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
 from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceiveQueues, SharedReceives
 from fauxrdma.hca.uc import UcRequester, UcResponder
+from fauxrdma.hca.ud import UdRequester, UdResponder, is_datagram
 from fauxrdma.hca.unreliable import UnreliableRequester
 from fauxrdma.hca.work_queue import RecvWqe, SendSource, WorkSource
 from fauxrdma.ib.attributes import QPAttr, QPCap
@@ -56,10 +59,18 @@ _QPN_LIMIT = 1 << 24
 class HcaEngine:
     """Queue pairs and memory keys of the HCA with `lid`. `rng` makes keys and queue-pair numbers."""
 
-    def __init__(self, lid: int, rng: random.Random, profile: HcaProfile = PROFILES[DEFAULT_PROFILE]) -> None:
+    def __init__(
+        self,
+        lid: int,
+        rng: random.Random,
+        profile: HcaProfile = PROFILES[DEFAULT_PROFILE],
+        port: Port | None = None,
+    ) -> None:
         self.lid = lid
         self.profile = profile
         self.attributes = profile.attributes
+        self.port = port or Port(lid)
+        self.datagrams = Datagrams(self.port, self.attributes)
         self.keys = KeyTable(rng)
         self._rng = rng
         self._qps: dict[int, QueuePair] = {}
@@ -84,8 +95,6 @@ class HcaEngine:
     ) -> QueuePair:
         """A new queue pair in RESET; with `srq` it receives from there and not from `rq`. Raises VerbsError(ENOMEM) at
         the device's limit."""
-        if qp_type == QpType.IBV_QPT_UD:
-            raise VerbsError(errno.EOPNOTSUPP, "Failed to create QP: IBV_QPT_UD is not built yet")
         if len(self._qps) >= self.attributes.max_qp:
             raise VerbsError(errno.ENOMEM, f"Failed to create QP: the device has max_qp = {self.attributes.max_qp}")
         while True:
@@ -106,6 +115,9 @@ class HcaEngine:
         """The sending and the receiving state machine of a queue pair's transport."""
         if qp.qp_type == QpType.IBV_QPT_UC:
             return UcRequester(qp, self.keys, self.lid), UcResponder(qp, self.keys, self.lid)
+        if qp.qp_type == QpType.IBV_QPT_UD:
+            handles = self.datagrams.handles
+            return UdRequester(qp, self.keys, self.port, handles), UdResponder(qp, self.keys, self.port)
         return Requester(qp, self.keys, self.lid), Responder(qp, self.keys, self.lid)
 
     def destroy_qp(self, qpn: int) -> None:
@@ -118,10 +130,16 @@ class HcaEngine:
                 qp.rq.srq.users -= 1
             self.keys.windows.queue_pair_gone(qpn)
             del self._requesters[qpn], self._responders[qpn]
+            self.datagrams.forget_qp(qpn)
 
     def qp(self, qpn: int) -> QueuePair | None:
         """The queue pair with this number, if it exists."""
         return self._qps.get(qpn)
+
+    def destination(self, qpn: int) -> int:
+        """The LID that the queue pair sends to next: a connected one always to its peer's, UD as its request says."""
+        requester = self._requesters[qpn]
+        return requester.destination() if isinstance(requester, UdRequester) else self._qps[qpn].dlid
 
     @property
     def retransmits(self) -> int:
@@ -242,6 +260,8 @@ class HcaEngine:
         Follow it by ``handle(FrameReceived(frame))`` when the payload is there; between the two no other frame of the
         same queue pair may be placed.
         """
+        if is_datagram(frame.opcode):
+            return self.datagrams.place(frame)
         qp = self._qps.get(frame.dest_qpn)
         if qp is None or frame.slid != qp.dlid:
             return None
@@ -267,6 +287,11 @@ class HcaEngine:
         return cast("tuple[memoryview, ...] | None", pieces)
 
     def _frame_received(self, frame: Frame, now: int, out: list[Action]) -> None:
+        if is_datagram(frame.opcode):
+            for qpn in self.datagrams.recipients(frame, self._qps):
+                if self._responders[qpn].finish(frame, now, out):
+                    self._fail(self._qps[qpn], WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+            return
         qp = self._qps.get(frame.dest_qpn)
         if qp is None or frame.slid != qp.dlid:
             return

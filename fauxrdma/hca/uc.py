@@ -53,6 +53,7 @@ _KNOWN = frozenset(int(o) for o in _B if o.name.startswith("UC_"))
 _SENDS = frozenset(int(o) for o in _B if o.name.startswith("UC_SEND_"))
 _CONTINUES = frozenset(int(o) for o in _B if o.name.startswith("UC_") and ("MIDDLE" in o.name or "LAST" in o.name))
 _ENDS = frozenset(int(o) for o in _B if o.name.startswith("UC_") and ("ONLY" in o.name or "LAST" in o.name))
+_ONLY = frozenset(int(o) for o in _B if o.name.startswith("UC_") and "ONLY" in o.name)
 _IMMEDIATE = frozenset(int(o) for o in _B if o.name.startswith("UC_") and o.name.endswith("WITH_IMMEDIATE"))
 _REMOTE_WRITE = int(AccessFlags.IBV_ACCESS_REMOTE_WRITE)
 _SOLICITED = int(SendFlags.IBV_SEND_SOLICITED)
@@ -81,6 +82,7 @@ class UcRequester(UnreliableRequester):
         ends = offset + nbytes == wqe.length
         opcode = (last if ends else middle) if offset else (only if ends else first)
         frame = Frame(opcode, self.lid, qp.dlid, qp.dest_qpn, self.next_psn, nbytes=nbytes)
+        frame.mtu = qp.mtu_code
         if offset == 0:
             frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, wqe.length
         frame.payload = load(slice_pieces(wqe.pieces, offset, nbytes))
@@ -127,6 +129,9 @@ class UcResponder(UnreliableResponder):
         self._verdict = _Verdict.DROP
         opcode = frame.opcode
         if not self.receiving or opcode not in _KNOWN:
+            return None
+        if frame.mtu and frame.mtu != self.qp.mtu_code and (opcode not in _ONLY or frame.nbytes > self.qp.mtu):
+            self._drop(f"its packets are of another size than this queue pair's path MTU {self.qp.mtu} B")
             return None
         is_send = opcode in _SENDS
         offset = 0

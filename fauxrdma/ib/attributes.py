@@ -6,6 +6,7 @@ Names follow libibverbs' structs (`ibv_device_attr`, `ibv_port_attr`, `ibv_qp_at
 from __future__ import annotations
 
 import errno
+import ipaddress
 from dataclasses import dataclass, field
 
 from fauxrdma.errors import VerbsError
@@ -14,6 +15,8 @@ from fauxrdma.ib.enums import QpAttrMask as M
 
 __all__ = [
     "ACK_TIMEOUT_UNIT_NS",
+    "FIRST_MULTICAST_LID",
+    "LAST_MULTICAST_LID",
     "RNR_TIMER_NS",
     "AHAttr",
     "DeviceAttr",
@@ -61,15 +64,62 @@ class SrqAttr:
     srq_limit: int = 0
 
 
+FIRST_MULTICAST_LID = 0xC000
+LAST_MULTICAST_LID = 0xFFFE
+"""0xFFFF is the permissive LID; 1 to 0xBFFF are unicast (IBTA vol. 1, 4.1.3)."""
+
+
 @dataclass(slots=True)
 class AHAttr:
-    """Address vector. On InfiniBand `dlid` routes; `dgid` is kept for queries."""
+    """Address vector. On InfiniBand `dlid` routes; with `is_global` the packets carry a GRH made of `dgid`, the GID at
+    `sgid_index`, `flow_label`, `hop_limit` and `traffic_class` (ibv_ah_attr and its ibv_global_route)."""
 
     dlid: int = 0
     port_num: int = 1
     sl: int = 0
     dgid: str = "::"
     is_global: bool = False
+    sgid_index: int = 0
+    flow_label: int = 0
+    hop_limit: int = 1
+    traffic_class: int = 0
+    src_path_bits: int = 0
+    static_rate: int = 0
+
+    @property
+    def is_multicast(self) -> bool:
+        """Whether it names a multicast group."""
+        return FIRST_MULTICAST_LID <= self.dlid <= LAST_MULTICAST_LID
+
+    def check(self, verb: str, *, multicast: bool) -> None:
+        """Raise VerbsError(EINVAL), naming the field, unless packets can be sent to this address."""
+        for name, limit in (
+            ("sl", 15),
+            ("sgid_index", 0),
+            ("flow_label", 0xFFFFF),
+            ("hop_limit", 0xFF),
+            ("traffic_class", 0xFF),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= limit:
+                raise VerbsError(errno.EINVAL, f"{verb}: {name} is {value}, legal are 0 to {limit}")
+        if self.port_num != 1:
+            raise VerbsError(errno.EINVAL, f"{verb}: port_num is {self.port_num}, this device has port 1")
+        try:
+            dgid = ipaddress.IPv6Address(self.dgid)
+        except ValueError:
+            raise VerbsError(errno.EINVAL, f"{verb}: dgid {self.dgid!r} is not a GID") from None
+        if multicast and self.is_multicast:
+            if not self.is_global or not dgid.is_multicast:
+                raise VerbsError(
+                    errno.EINVAL,
+                    f"{verb}: dlid 0x{self.dlid:x} is a multicast group, which needs is_global and its GID (ff..) in"
+                    f" dgid; is_global is {self.is_global}, dgid {self.dgid}",
+                )
+        elif not 1 <= self.dlid < FIRST_MULTICAST_LID:
+            raise VerbsError(
+                errno.EINVAL, f"{verb}: dlid {self.dlid} is not a unicast LID, on InfiniBand 1 to 0xBFFF route"
+            )
 
 
 @dataclass(slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from fauxrdma.ib.enums import WcOpcode, WcStatus, WrOpcode
+from fauxrdma.ib.enums import QpType, WcOpcode, WcStatus, WrOpcode
 
-__all__ = ["MAX_MESSAGE_BYTES", "POISON", "SGE", "WC", "WC_OPCODE_OF", "RecvWR", "SendWR", "failed"]
+__all__ = ["MAX_MESSAGE_BYTES", "OPERATIONS", "POISON", "SGE", "WC", "WC_OPCODE_OF", "RecvWR", "SendWR", "failed"]
 
 MAX_MESSAGE_BYTES = 1 << 31
 """A message is at most 2^31 bytes (IBTA vol. 1, 9.7.1)."""
@@ -25,6 +26,20 @@ WC_OPCODE_OF: dict[int, WcOpcode] = {
     WrOpcode.IBV_WR_SEND_WITH_INV: WcOpcode.IBV_WC_SEND,
 }
 """Completion opcode by work-request opcode."""
+
+_DATAGRAM = frozenset((WrOpcode.IBV_WR_SEND, WrOpcode.IBV_WR_SEND_WITH_IMM))
+OPERATIONS: dict[QpType, frozenset[WrOpcode]] = {
+    QpType.IBV_QPT_RC: frozenset(WrOpcode),
+    QpType.IBV_QPT_UC: _DATAGRAM | {WrOpcode.IBV_WR_RDMA_WRITE, WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM},
+    QpType.IBV_QPT_UD: _DATAGRAM,
+}
+"""What may be posted, by transport (ibv_post_send's table)."""
+
+
+class HasHandle(Protocol):
+    """An address handle, as a work request names it."""
+
+    handle: int
 
 
 @dataclass(slots=True)
@@ -47,6 +62,9 @@ class SendWR:
     send_flags: int = 2
     remote_addr: int = 0
     rkey: int = 0
+    ah: HasHandle | None = None
+    remote_qpn: int = 0
+    remote_qkey: int = 0
 
     @property
     def num_sge(self) -> int:
@@ -57,6 +75,13 @@ class SendWR:
         """Say where an RDMA operation goes: remote key and remote virtual address."""
         self.rkey = rkey
         self.remote_addr = addr
+
+    def set_wr_ud(self, ah: HasHandle, rqpn: int, rqkey: int) -> None:
+        """Say where a datagram goes: address handle, queue pair (0xFFFFFF for a multicast group) and Q_Key (with its
+        top bit set: the sender's own)."""
+        self.ah = ah
+        self.remote_qpn = rqpn
+        self.remote_qkey = rqkey
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.session_datagrams import DatagramVerbs
 from fauxrdma.runtime.session_device_memory import DeviceMemoryVerbs
 from fauxrdma.runtime.session_memory import MemoryVerbs
 from fauxrdma.runtime.session_ports import PortVerbs
@@ -72,7 +73,9 @@ class AppSession:
         self.qps = QpVerbs(self)
         self.srqs = SrqVerbs(self)
         self.device_memory = DeviceMemoryVerbs(self)
-        self._verbs = (self.qps, self.srqs, self.queues, self.memory, self.device_memory, PortVerbs(self))
+        self.datagrams = DatagramVerbs(self)
+        ports = PortVerbs(self)
+        self._verbs = (self.qps, self.datagrams, self.srqs, self.queues, self.memory, self.device_memory, ports)
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,
             V.ClientHello: self._hello,

@@ -27,10 +27,12 @@ from fauxrdma.hca.events import (
     SendFrame,
     TimerExpired,
 )
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
 from fauxrdma.memory.regions import MemoryRegion
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.flows import Flow, FlowTable
 from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
 from fauxrdma.runtime.precise_timer import PreciseTimer
 from fauxrdma.runtime.revocation import Holder, copy_payload, let_go
@@ -51,23 +53,6 @@ _COLLECT_S = 0.001
 """How long (wall time, unshaped) acknowledgements that nobody waits for are collected."""
 _QUANTA_AHEAD = 4
 """Bursts of one flow handed to the scheduler ahead of time: enough that pacing never waits for the engine."""
-
-
-class _Flow:
-    """One queue pair's outgoing traffic."""
-
-    __slots__ = ("active", "dlid", "fid", "hca", "link", "patient_ack", "qpn", "ready", "weight")
-
-    def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, link: PeerLink | None) -> None:
-        self.fid = fid
-        self.hca = hca
-        self.qpn = qpn
-        self.dlid = dlid
-        self.link = link
-        self.ready = False  # the engine said WantsLink and was not yet found empty
-        self.active = False  # the subnet manager counts it
-        self.weight = 1.0
-        self.patient_ack: Frame | None = None
 
 
 class DataPath:
@@ -98,11 +83,9 @@ class DataPath:
         self._links: dict[tuple[str, int], TcpLink] = {}
         self._local = LocalLink(loop, self._deliver_locally, self._link_writable)
         self.receivers: set[Holder] = set()
-        self._flows: dict[tuple[int, int], _Flow] = {}
-        self._flow_by_id: dict[int, _Flow] = {}
-        self._next_flow = 1
-        self._ready: dict[PeerLink | None, deque[_Flow]] = {}
+        self._ready: dict[PeerLink | None, deque[Flow]] = {}
         self._scheduler = LinkScheduler()
+        self.flows = FlowTable(self._link_to, self._opened, lambda flow: self._scheduler.backlog(flow.fid))
         self._timer = PreciseTimer(loop, self._tick)
         self._armed_ns: int | None = None  # fabric time the timer is set to
         self._collecting = False
@@ -124,7 +107,7 @@ class DataPath:
             link.close()
             self._link_writable(link)
         # A flow resolves its link anew, now that its peer may have come or gone.
-        for flow in self._flows.values():
+        for flow in self.flows:
             flow.link = self._link_to(flow.dlid)
             if flow.ready:
                 self._queue(flow)
@@ -155,7 +138,7 @@ class DataPath:
     def doorbell(self, hca: EmulatedHca, qpn: int) -> None:
         """An application posted work."""
         if not self._shaped and hca.port.up:
-            flow = self._flows.get((hca.info.lid, qpn))
+            flow = self.flows.connected(hca.info.lid, qpn)
             if flow is not None:
                 link = flow.link
                 if type(link) is TcpLink and link.writable and not self._ready.get(link):
@@ -186,11 +169,8 @@ class DataPath:
         let_go((self._local, *self._links.values(), *self.receivers), region.memory)
 
     def forget_qp(self, hca: EmulatedHca, qpn: int) -> None:
-        """A queue pair is gone (or reset): drop its flow and what it had queued."""
-        flow = self._flows.pop((hca.info.lid, qpn), None)
-        if flow is not None:
-            flow.ready = False
-            self._flow_by_id.pop(flow.fid, None)
+        """A queue pair is gone (or reset): drop its flows and what they had queued."""
+        for flow in self.flows.forget(hca.info.lid, qpn):
             self._scheduler.close(flow.fid)
             if flow.active:
                 self._notify(FlowStop(flow.fid))
@@ -235,13 +215,10 @@ class DataPath:
         self._arm(hca)
 
     def _deliver_locally(self, frame: Frame) -> None:
-        views = self.place(frame)
+        payload, frame.payload = frame.payload, ()
+        views = self.place(frame)  # what is received into the frame itself is its payload now
         if views is not None and frame.nbytes:
-            _copy(frame.payload, views)
-        if frame.opcode != _ACK:
-            frame.payload = ()
-        elif views is not None:
-            frame.payload = views
+            _copy(payload, views)
         self.received(frame)
 
     # ---- the engine's actions ------------------------------------------------------------------------------------
@@ -261,7 +238,7 @@ class DataPath:
             elif kind is AsyncEvent:
                 self._report(hca, action)  # type: ignore[arg-type]
             else:
-                flow = self._flow(hca, action.qpn)  # type: ignore[union-attr]
+                flow = self.flows.next_flow(hca, action.qpn)  # type: ignore[union-attr]
                 if flow is not None:
                     flow.ready = True
                     self._queue(flow)
@@ -299,31 +276,23 @@ class DataPath:
         if qp.state == QpState.IBV_QPS_ERR and rings.pending_recvs():
             self._loop.call_soon(self.doorbell, hca, qpn)
 
-    def _flow(self, hca: EmulatedHca, qpn: int) -> _Flow | None:
-        key = (hca.info.lid, qpn)
-        flow = self._flows.get(key)
-        if flow is not None:
-            return flow
-        qp = hca.engine.qp(qpn)
-        if qp is None:
-            return None
-        flow = _Flow(self._next_flow, hca, qpn, qp.dlid, self._link_to(qp.dlid))
-        self._next_flow += 1
-        self._flows[key] = flow
-        self._flow_by_id[flow.fid] = flow
+    def _opened(self, flow: Flow) -> None:
         if self._shaped:
-            path = self._path(hca.info.lid, qp.dlid)
+            path = self._path(flow.hca.info.lid, flow.dlid)
             if path is None or not path.reachable:
                 flow.link = None  # nothing will arrive, so any pace does
-                self._scheduler.open(flow.fid, hca.info.rate_bps, 1000)
+                self._scheduler.open(flow.fid, flow.hca.info.rate_bps, 1000)
             else:
                 self._scheduler.open(flow.fid, path.rate_bps, path.latency_ns)
-        return flow
 
     # ---- frames out ----------------------------------------------------------------------------------------------
 
     def _send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
-        flow = self._flow(hca, qpn)
+        if frame.dlid >= FIRST_MULTICAST_LID:
+            for copy in self.flows.copies(frame):
+                self._send(hca, qpn, copy)
+            return
+        flow = self.flows.flow(hca, qpn, frame.dlid)
         if flow is None or not hca.port.up:
             return
         if not self._shaped:
@@ -339,7 +308,7 @@ class DataPath:
             flow.active = True
             self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight))
 
-    def _send_unshaped(self, flow: _Flow, frame: Frame) -> None:
+    def _send_unshaped(self, flow: Flow, frame: Frame) -> None:
         if frame.opcode == _ACK:
             if frame.patient:
                 # Acknowledgements are cumulative: a later one takes this one's place.
@@ -357,12 +326,12 @@ class DataPath:
     def _send_collected(self) -> None:
         """Send the acknowledgements nobody is in a hurry for."""
         self._collecting = False
-        for flow in list(self._flows.values()):
+        for flow in self.flows:
             frame, flow.patient_ack = flow.patient_ack, None
             if frame is not None and flow.link is not None and flow.hca.port.up:
                 flow.link.send(frame)
 
-    def _queue(self, flow: _Flow) -> None:
+    def _queue(self, flow: Flow) -> None:
         """A flow has something to send: pull it as far as there is room."""
         if self._shaped:
             self._pull_shaped(flow)
@@ -391,25 +360,45 @@ class DataPath:
             flow = waiting.popleft()
             if not flow.ready or flow.link is not link:
                 continue
-            if self._offer_link(flow, UNSHAPED_BURST_BYTES) and flow not in waiting:
-                waiting.append(flow)
+            more = self._offer_link(flow, UNSHAPED_BURST_BYTES)
+            if more is None:
+                continue
+            if more.link is not link:
+                self._loop.call_soon(self._queue_on, more)
+            elif more not in waiting:
+                waiting.append(more)
 
     def _pump_on(self, link: PeerLink | None) -> None:
         if not self._closed:
             self._pump(link)
             self._arm()
 
-    def _offer_link(self, flow: _Flow, max_payload: int) -> bool:
-        """Have the engine send one burst; whether it has more. If not, it says WantsLink again when it has."""
-        self._feed_engine(flow.hca, LinkReady(flow.qpn, max_payload))
-        qp = flow.hca.engine.qp(flow.qpn)
-        flow.ready = qp is not None and qp.wants_link
-        return flow.ready
+    def _queue_on(self, flow: Flow) -> None:
+        if not self._closed and flow.ready:
+            self._queue(flow)
+            self._arm()
 
-    def _pull_shaped(self, flow: _Flow) -> None:
+    def _offer_link(self, flow: Flow, max_payload: int) -> Flow | None:
+        """Have the engine send one burst. Returns the flow that the queue pair goes on with: this one, another when UD
+        turns to another destination, None when it has no more (it says WantsLink again when it has)."""
+        hca, qpn = flow.hca, flow.qpn
+        self._feed_engine(hca, LinkReady(qpn, max_payload))
+        qp = hca.engine.qp(qpn)
+        flow.ready = qp is not None and qp.wants_link
+        if not flow.ready:
+            return None
+        more = self.flows.next_flow(hca, qpn)
+        if more is not flow:
+            flow.ready = False
+            if more is not None:
+                more.ready = True
+        return more
+
+    def _pull_shaped(self, flow: Flow) -> None:
         limit = _QUANTA_AHEAD * self._quantum
-        while flow.ready and self._scheduler.backlog(flow.fid) < limit:
-            self._offer_link(flow, self._quantum)
+        more: Flow | None = flow
+        while more is not None and more.ready and self._scheduler.backlog(more.fid) < limit:
+            more = self._offer_link(more, self._quantum)
 
     def _link_writable(self, link: PeerLink) -> None:
         if not self._shaped:
@@ -447,7 +436,7 @@ class DataPath:
         self._arm()
 
     def _release(self, now: int) -> None:
-        flows = self._flow_by_id
+        flows = self.flows.by_id
         for departure in self._scheduler.poll(now):
             frame = departure.item
             assert isinstance(frame, Frame)

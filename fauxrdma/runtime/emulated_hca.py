@@ -8,11 +8,13 @@ from collections.abc import Callable
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.hca.port import Port
 from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.runtime.emulated_port import EmulatedPort
 from fauxrdma.runtime.queue_rings import CompletionQueue
 from fauxrdma.wire.fabric_messages import HcaInfo
+from fauxrdma.wire.grh import gid_bytes
 
 __all__ = ["EmulatedHca"]
 
@@ -24,7 +26,7 @@ class EmulatedHca:
         self.info = info
         self.profile = profile
         self.attributes = profile.device_attributes(info.guid)
-        self.engine = HcaEngine(info.lid, rng, profile)
+        self.engine = HcaEngine(info.lid, rng, profile, Port(info.lid, gid_bytes(info.gid), mtu=info.mtu))
         self.port = EmulatedPort(info, self.attributes)
         self.pds = 0  # of all applications
         self.registered_bytes = 0

@@ -10,7 +10,7 @@ import random
 import socket
 import stat
 
-from fauxrdma.errors import SetupError
+from fauxrdma.errors import FabricUnhealthy, SetupError
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.runtime.app_session import AppSession
 from fauxrdma.runtime.data_path import DataPath
@@ -25,6 +25,8 @@ from fauxrdma.wire.fabric_messages import (
     Directory,
     FlushDone,
     FlushRequest,
+    MulticastApplied,
+    MulticastMembers,
     NodeHello,
     NodeWelcome,
     RateGrant,
@@ -63,6 +65,8 @@ class HcaDaemon:
         self._unix: socket.socket | None = None
         self._subnet: SubnetClient | None = None
         self._early: list[Message] = []
+        self._groups: dict[int, list[int]] = {}  # multicast LID to its members, as the manager last said
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ready = False
 
     async def start(self) -> None:
@@ -82,12 +86,12 @@ class HcaDaemon:
             raise
         self.data_path = self._build(loop, welcome)
         self._server = await loop.create_server(self._new_receiver, sock=listener, backlog=_BACKLOG)
+        self._welcome = welcome
         self._ready = True
         for msg in self._early:
             self._from_manager(msg)
         assert self._unix is not None
         loop.add_reader(self._unix.fileno(), self._accept)
-        self._welcome = welcome
         log.info("node %d: %d HCAs on %s:%d, applications at %s", self.node, len(welcome.hcas), host, self.port,
                  self.socket_path)  # fmt: skip
 
@@ -201,8 +205,29 @@ class HcaDaemon:
             retransmits = sum(engine.retransmits for engine in self.data_path.engines)
             self._subnet.send(self.data_path.meter.report(retransmits))
             self._subnet.send(FlushDone(msg.token))
+        elif isinstance(msg, MulticastMembers):
+            task = asyncio.get_running_loop().create_task(self._apply_members(msg))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         else:
             log.warning("the subnet manager sent an unexpected %s", type(msg).__name__)
+
+    async def _apply_members(self, msg: MulticastMembers) -> None:
+        """Deliver to the members of a group from now on; first learn the ways to them, or the pace would be wrong."""
+        subnet = self._subnet
+        assert subnet is not None
+        self._groups[msg.group] = msg.lids
+        if self._welcome.clock == "paced":
+            try:
+                for hca in self.data_path.hcas:
+                    for lid in msg.lids:
+                        await subnet.path(hca, lid)
+            except FabricUnhealthy as error:
+                log.error("cannot reach the members of multicast LID 0x%x: %s", msg.group, error)
+                return
+        if self._groups[msg.group] is msg.lids:  # no later change has come in meanwhile
+            self.data_path.flows.set_members(msg.group, tuple(msg.lids))
+        subnet.send(MulticastApplied(msg.token))
 
     def _manager_lost(self, reason: str) -> None:
         log.error("the subnet manager is gone (%s): forwarding goes on, new paths and rates do not", reason)
@@ -214,6 +239,8 @@ class HcaDaemon:
         """Release applications, close connections, remove the socket. Idempotent."""
         for session in list(self._sessions):
             session.close()
+        for task in self._tasks:
+            task.cancel()
         if self._unix is not None:
             with contextlib.suppress(ValueError):
                 asyncio.get_running_loop().remove_reader(self._unix.fileno())

@@ -37,7 +37,7 @@ class PortVerbs:
                 phys_state=port.phys_state,
                 sm_lid=port.sm_lid,
                 bad_pkey_cntr=0,  # every frame carries the default P_Key
-                qkey_viol_cntr=0,
+                qkey_viol_cntr=hca.engine.port.counters.qkey_violations,
                 gids=[gid for gid, _ in port.gids],
                 gid_types=[int(kind) for _, kind in port.gids],
                 pkeys=list(port.pkeys),

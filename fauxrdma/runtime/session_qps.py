@@ -11,7 +11,7 @@ from fauxrdma.abi import control_verbs as V
 from fauxrdma.abi.layout import QpLayout
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import FauxrdmaError, VerbsError
-from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
+from fauxrdma.ib.attributes import QPAttr, QPCap
 from fauxrdma.ib.enums import QpAttrMask, QpState
 from fauxrdma.ib.qp_states import check_type
 from fauxrdma.memory.shared import SharedMemory
@@ -90,10 +90,9 @@ class QpVerbs:
     def _modify_qp(self, msg: V.ModifyQp) -> None:
         self.own_qp(msg.qpn)
         mask = QpAttrMask(msg.mask)
-        attr = QPAttr(**_known_attributes(msg.attr), ah_attr=AHAttr(msg.dlid, dgid=msg.dgid))
+        attr = QPAttr(**_known_attributes(msg.attr), ah_attr=msg.av.attr())
         if mask & QpAttrMask.IBV_QP_AV:
-            if not 1 <= msg.dlid <= 0xBFFF:
-                raise VerbsError(errno.EINVAL, f"Failed to modify QP: dlid {msg.dlid} is not a unicast LID")
+            attr.ah_attr.check("Failed to modify QP", multicast=False)
             # The data path needs the route; ask for it before the queue pair can use it.
             self._session.track(self._session.loop.create_task(self._modify_with_path(msg.qpn, attr, mask)))
         else:
@@ -112,7 +111,8 @@ class QpVerbs:
         qp = self.own_qp(qpn)
         actions = self._session.hca.engine.modify_qp(qpn, attr, mask, self._session.data_path.clock.now_ns())
         self._session.hca.rings[qpn].state = qp.state
-        if qp.state == QpState.IBV_QPS_RESET:
+        if qp.state == QpState.IBV_QPS_RESET or mask & QpAttrMask.IBV_QP_AV:
+            # In SQD a drained queue pair may be given another path: what it sends next takes it.
             self._session.data_path.forget_qp(self._session.hca, qpn)
         self._session.data_path.perform(self._session.hca, actions)
         self._session.reply(V.Done())
@@ -126,15 +126,22 @@ class QpVerbs:
         qp = self.own_qp(msg.qpn)
         attr = {k: int(v) for k, v in asdict(qp.attr).items() if k != "ah_attr"}
         attr["qp_state"] = int(qp.state)
-        self._session.reply(V.QpState(attr, qp.attr.ah_attr.dlid, qp.attr.ah_attr.dgid, qp.last_error))
+        self._session.reply(V.QpState(attr, V.AddressVector.of(qp.attr.ah_attr), qp.last_error))
 
     def _destroy_own_qp(self, qpn: int) -> None:
         self.own_qp(qpn)
+        groups = self._session.hca.engine.datagrams.multicast.groups_of(qpn)
+        if groups:
+            raise VerbsError(
+                errno.EBUSY,
+                f"Failed to destroy QP 0x{qpn:x}: it is attached to {len(groups)} multicast groups, detach it first",
+            )
         self._destroy_qp(qpn)
 
     def _destroy_qp(self, qpn: int) -> None:
         qp = self._session.hca.engine.qp(qpn)
         self._session.data_path.forget_qp(self._session.hca, qpn)
+        self._session.datagrams.forget_qp(qpn)
         self._session.hca.engine.destroy_qp(qpn)
         self._session.hca.rings.pop(qpn, None)
         self._session.hca.owners.pop(("qp", qpn), None)

@@ -9,7 +9,16 @@ from typing import cast
 
 from fauxrdma.errors import FabricUnhealthy, RemoteProtocolError, SetupError
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
-from fauxrdma.wire.fabric_messages import NodeHello, NodeWelcome, PathAnswer, PathQuery, Refusal
+from fauxrdma.wire.fabric_messages import (
+    MulticastJoin,
+    MulticastJoined,
+    MulticastLeave,
+    NodeHello,
+    NodeWelcome,
+    PathAnswer,
+    PathQuery,
+    Refusal,
+)
 
 __all__ = ["SubnetClient"]
 
@@ -27,6 +36,9 @@ class SubnetClient(asyncio.Protocol):
         self._welcome: asyncio.Future[NodeWelcome] | None = None
         self._paths: dict[tuple[int, int], PathAnswer] = {}
         self._waiting: dict[tuple[int, int], asyncio.Future[PathAnswer]] = {}
+        self._joined: dict[tuple[int, int], asyncio.Future[None]] = {}  # by HCA LID and multicast LID
+        self._joining: dict[int, asyncio.Future[None]] = {}  # by token
+        self._next_token = 1
         self._closing = False
 
     @classmethod
@@ -74,6 +86,11 @@ class SubnetClient(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_exception(FabricUnhealthy("the subnet manager is gone: no new paths"))
         self._waiting.clear()
+        for joining in self._joining.values():
+            if not joining.done():
+                joining.set_exception(FabricUnhealthy("the subnet manager is gone: no joining of multicast groups"))
+                joining.exception()  # whoever waited is told; nobody may have
+        self._joining.clear()
         joined = welcome is not None and welcome.done() and not welcome.cancelled() and welcome.exception() is None
         if joined and not self._closing:
             self._on_lost(str(exc) if exc else "connection closed")
@@ -85,6 +102,10 @@ class SubnetClient(asyncio.Protocol):
             waiter = self._waiting.pop(key, None)
             if waiter is not None and not waiter.done():
                 waiter.set_result(msg)
+        elif isinstance(msg, MulticastJoined):
+            joining = self._joining.pop(msg.token, None)
+            if joining is not None and not joining.done():
+                joining.set_result(None)
         elif isinstance(msg, NodeWelcome) and self._welcome is not None and not self._welcome.done():
             self._welcome.set_result(msg)
         elif isinstance(msg, Refusal):
@@ -118,6 +139,23 @@ class SubnetClient(asyncio.Protocol):
             waiter = self._waiting[key] = asyncio.get_running_loop().create_future()
             self.send(PathQuery(slid, dlid))
         return await asyncio.shield(waiter)
+
+    async def join(self, lid: int, group: int) -> None:
+        """Have the HCA with `lid` hear a multicast LID: returns when every daemon delivers to it; at once when it does
+        already. Raises FabricUnhealthy when the manager is gone."""
+        joined = self._joined.get((lid, group))
+        if joined is None:
+            if self._transport is None or self._transport.is_closing():
+                raise FabricUnhealthy("the subnet manager is gone: no joining of multicast groups")
+            token, self._next_token = self._next_token, self._next_token + 1
+            joined = self._joined[lid, group] = self._joining[token] = asyncio.get_running_loop().create_future()
+            self.send(MulticastJoin(lid, group, token))
+        await asyncio.shield(joined)
+
+    def leave(self, lid: int, group: int) -> None:
+        """Have the HCA with `lid` hear a multicast LID no more."""
+        if self._joined.pop((lid, group), None) is not None:
+            self.send(MulticastLeave(lid, group))
 
     def close(self) -> None:
         """Say nothing and hang up; the manager drops the node."""

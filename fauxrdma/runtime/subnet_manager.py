@@ -18,6 +18,7 @@ from fauxrdma.errors import ConfigError, RemoteProtocolError, SetupError
 from fauxrdma.fabric.dilation import MAX_BURST, choose_dilation, choose_quantum
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.runtime.host_probe import host_bytes_per_s
+from fauxrdma.runtime.multicast_manager import MulticastManager
 from fauxrdma.runtime.subnet_state import SubnetState, check_version
 from fauxrdma.topology.graph import Topology
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
@@ -32,6 +33,9 @@ from fauxrdma.wire.fabric_messages import (
     FlushRequest,
     LabHello,
     LabWelcome,
+    MulticastApplied,
+    MulticastJoin,
+    MulticastLeave,
     NodeHello,
     NodeWelcome,
     PathQuery,
@@ -98,6 +102,7 @@ class SubnetManagerService:
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._nodes: dict[int, _Connection] = {}
+        self._multicast = MulticastManager(self.state, lambda: self._nodes, self._tell)
         self._ready_queries: list[_Connection] = []
         self._flushes: dict[int, _Flush] = {}
         self._next_token = 1
@@ -134,6 +139,7 @@ class SubnetManagerService:
             if flush.timer is not None:
                 flush.timer.cancel()
         self._flushes.clear()
+        self._multicast.close()
         if server is not None:
             await server.wait_closed()
 
@@ -153,6 +159,7 @@ class SubnetManagerService:
         del self._nodes[node]
         self.state.leave(node, self.now_ns())
         self._schedule_regrant()
+        self._multicast.node_left(node, [hca.lid for hca in self.state.hcas(node)])
         for token in list(self._flushes):
             self._flushed(token, node)
         if self._assembled:
@@ -176,6 +183,7 @@ class SubnetManagerService:
                     hcas=hcas,
                 )
             )
+            self._multicast.node_joined(message.node)
             if self.state.complete:
                 self._assembled = True
             if self._assembled:
@@ -207,6 +215,12 @@ class SubnetManagerService:
             self.state.count(node, message)
         elif isinstance(message, PathQuery):
             connection.send(self.state.path_answer(message.slid, message.dlid))
+        elif isinstance(message, MulticastJoin):
+            self._multicast.join(node, message)
+        elif isinstance(message, MulticastLeave):
+            self._multicast.leave(node, message)
+        elif isinstance(message, MulticastApplied):
+            self._multicast.applied(node, message.token)
         elif isinstance(message, FlushDone):
             self._flushed(message.token, node)
         else:
@@ -240,6 +254,11 @@ class SubnetManagerService:
             connection = self._nodes.get(node)
             if connection is not None:
                 connection.send(RateGrant(rates))
+
+    def _tell(self, node: int, message: Message) -> None:
+        connection = self._nodes.get(node)
+        if connection is not None:
+            connection.send(message)
 
     def _send_directory(self) -> None:
         directory = Directory(self.state.directory())

@@ -178,7 +178,7 @@ class SubnetState:
     def flow_start(self, node: int, start: FlowStart, now: int) -> None:
         """A flow of `node` has data. Starting one that is active moves it. Raises RemoteProtocolError if it cannot be:
         a source LID of another node, a destination that no HCA has, a weight out of range."""
-        self._check_own(node, start.slid)
+        self.check_own(node, start.slid)
         try:
             path = self.manager.path(start.slid, start.dlid)
             self._model.start((node, start.flow), path, start.weight)
@@ -204,7 +204,8 @@ class SubnetState:
             out.setdefault(node, {})[flow] = rate
         return out
 
-    def _check_own(self, node: int, lid: int) -> None:
+    def check_own(self, node: int, lid: int) -> None:
+        """Raise RemoteProtocolError unless the HCA with `lid` is the node's own."""
         if not (1 <= lid <= len(self.manager.lids) and self.manager.node(lid).host == node):
             raise RemoteProtocolError(f"node {node} has no HCA with LID {lid}: it may only speak for its own")
 
@@ -213,7 +214,7 @@ class SubnetState:
     def count(self, node: int, counters: Counters) -> None:
         """Add what a daemon sent. Raises RemoteProtocolError for LIDs that are not the node's or negative counts."""
         for pair in counters.pairs:
-            self._check_own(node, pair.slid)
+            self.check_own(node, pair.slid)
             if not (1 <= pair.dlid <= len(self.manager.lids)) or self.manager.node(pair.dlid).kind is not NodeKind.HCA:
                 raise RemoteProtocolError(f"node {node} counted bytes to LID {pair.dlid}, which no HCA has")
             if min(pair.nbytes, pair.frames, pair.busy_ns) < 0:

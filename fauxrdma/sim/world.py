@@ -25,16 +25,18 @@ from fauxrdma.hca.events import (
     TimerExpired,
     WantsLink,
 )
+from fauxrdma.hca.port import Port
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
-from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.ib.qp_states import TRANSITIONS
 from fauxrdma.ib.work import WC
 from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain
 from fauxrdma.units import Rate
+from fauxrdma.wire.grh import gid_bytes
 from fauxrdma.wire.headers import Frame, decode_header, decode_write_only, encode_header, header_bytes
 
 __all__ = ["LinkFaults", "SimHca", "SimQp", "SimSrq", "World"]
@@ -152,6 +154,12 @@ class SimHca:
         self._srqns += 1
         return self._srqns
 
+    def create_ah(self, attr: AHAttr, pd: ProtectionDomain | None = None) -> int:
+        """An address handle's number."""
+        handle = 1 + max(self.engine.datagrams.handles, default=0)
+        self.engine.datagrams.create_ah(handle, pd or self.world.pds[self.lid], attr)
+        return handle
+
     def run(self, event: Doorbell | FrameReceived | LinkReady | TimerExpired) -> None:
         """Feed one event to the engine and carry out its actions."""
         if self.world.express and isinstance(event, Doorbell) and self.world.express_doorbell(self, event.qpn):
@@ -192,7 +200,9 @@ class World:
         self.hcas: list[SimHca] = []
         for lid in range(1, hcas + 1):
             self.pds[lid] = ProtectionDomain(lid)
-            self.hcas.append(SimHca(self, lid, HcaEngine(lid, random.Random(self.rng.getrandbits(64)), profile)))
+            port = Port(lid, gid_bytes(f"fe80::{lid:x}"))
+            engine = HcaEngine(lid, random.Random(self.rng.getrandbits(64)), profile, port)
+            self.hcas.append(SimHca(self, lid, engine))
 
     def connect(self, a: SimQp, b: SimQp, **attributes: Any) -> None:
         """Bring both queue pairs to RTS, connected. `attributes` override QPAttr fields (timeout=..., sq_psn=...)."""
@@ -313,6 +323,12 @@ class World:
         return pull
 
     def _send(self, hca: SimHca, frame: Frame) -> None:
+        if frame.dlid >= FIRST_MULTICAST_LID:
+            # The fabric makes the copies, one for each HCA that is a member of the group's LID.
+            members = [h.lid for h in self.hcas if frame.dlid in h.engine.datagrams.multicast.lids()]
+            for dlid in members:
+                self._send(hca, replace(frame, dlid=dlid))
+            return
         # Acknowledgements do not wait behind data, as in the daemons; all else keeps its order, however short.
         ordered = frame.opcode != BthOpcode.RC_ACKNOWLEDGE
         start = max(self.now, self._busy_until.get(hca.lid, 0)) if ordered else self.now

@@ -3,6 +3,7 @@
 from fauxrdma.ib.attributes import AHAttr, DeviceAttr, PortAttr, QPAttr, QPCap, SrqAttr
 from fauxrdma.ib.gids import GIDEntry
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
+from fauxrdma.verbs.address import AH, GRH
 from fauxrdma.verbs.completion import CQ, CompChannel
 from fauxrdma.verbs.device import AsyncEvent, Context, get_device_list, list_node
 from fauxrdma.verbs.device_memory import DM, DMMR, AllocDmAttr
@@ -12,10 +13,12 @@ from fauxrdma.verbs.queue_pair import QP, QPInitAttr
 from fauxrdma.verbs.shared_receive import SRQ, SrqInitAttr
 
 __all__ = [
+    "AH",
     "CQ",
     "CQEX",
     "DM",
     "DMMR",
+    "GRH",
     "MR",
     "PD",
     "QP",

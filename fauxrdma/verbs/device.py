@@ -146,6 +146,12 @@ class Context(PortQueries):
         """Limits and identity of the device."""
         return self.profile.device_attributes(self.hca.guid)
 
+    def query_drop_counters(self) -> dict[str, int]:
+        """Datagrams that UD queue pairs of this HCA did not take since the daemon started, by reason: qkey_violations,
+        no_receive, receive_too_short, wrong_address, no_queue_pair."""
+        counters: dict[str, int] = self._request(V.QueryCounters(), V.DropCounters).counters
+        return counters
+
     def path(self, dlid: int) -> PathAnswer:
         """The fabric's path from this HCA to the one with LID `dlid`. Raises VerbsError when the manager is gone."""
         return self._channel.request(V.QueryPath(dlid), PathAnswer)[0]

@@ -14,7 +14,8 @@ from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
-from fauxrdma.ib.work import WC_OPCODE_OF, RecvWR, SendWR
+from fauxrdma.ib.qp_states import TRANSITIONS, check_type
+from fauxrdma.ib.work import OPERATIONS, RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
 from fauxrdma.verbs.memory import PD
@@ -24,24 +25,9 @@ __all__ = ["QP", "QPInitAttr"]
 
 M = QpAttrMask
 _INLINE = int(SendFlags.IBV_SEND_INLINE)
-_INIT = M.IBV_QP_STATE | M.IBV_QP_PKEY_INDEX | M.IBV_QP_PORT | M.IBV_QP_ACCESS_FLAGS
-_RTR = (
-    M.IBV_QP_STATE
-    | M.IBV_QP_AV
-    | M.IBV_QP_PATH_MTU
-    | M.IBV_QP_DEST_QPN
-    | M.IBV_QP_RQ_PSN
-    | M.IBV_QP_MAX_DEST_RD_ATOMIC
-    | M.IBV_QP_MIN_RNR_TIMER
-)
-_RTS = (
-    M.IBV_QP_STATE
-    | M.IBV_QP_SQ_PSN
-    | M.IBV_QP_TIMEOUT
-    | M.IBV_QP_RETRY_CNT
-    | M.IBV_QP_RNR_RETRY
-    | M.IBV_QP_MAX_QP_RD_ATOMIC
-)
+_RESET, _INIT, _RTR, _RTS = (
+    QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR, QpState.IBV_QPS_RTS,
+)  # fmt: skip
 _ALL_REMOTE = int(
     AccessFlags.IBV_ACCESS_LOCAL_WRITE | AccessFlags.IBV_ACCESS_REMOTE_WRITE | AccessFlags.IBV_ACCESS_REMOTE_READ
 )
@@ -64,9 +50,10 @@ class QPInitAttr:
 
 
 class QP:
-    """A queue pair, created in RESET; with `attr` it is brought to INIT at once, as in pyverbs.
+    """A queue pair, created in RESET; with `attr` it is brought to INIT (UD: to RTS) at once, as in pyverbs.
 
-    Connect it with :meth:`connect` (one call) or `to_init`, `to_rtr`, `to_rts`. Raises VerbsError as libibverbs would.
+    Connect one of RC or UC with :meth:`connect` (one call) or `to_init`, `to_rtr`, `to_rts`. Raises VerbsError as
+    libibverbs would.
     """
 
     CLOSE_ORDER = 0
@@ -79,7 +66,7 @@ class QP:
         self.scq, self.rcq = init_attr.scq, init_attr.rcq
         self.srq = init_attr.srq
         self.cap = cap = init_attr.cap if self.srq is None else replace(init_attr.cap, max_recv_wr=0)
-        self.qp_type = QpType(init_attr.qp_type)
+        self.qp_type = check_type(init_attr.qp_type)
         created, fds = self.context._channel.request(
             V.CreateQp(
                 int(init_attr.qp_type), pd.handle, self.scq.handle, self.rcq.handle,
@@ -99,12 +86,15 @@ class QP:
         self._sq_released = 0  # advanced by CQ.poll
         self._rq_released = 0
         self._psn = random.getrandbits(24)
+        self._operations = OPERATIONS[self.qp_type]
         self._closed = False
         self.context._qps[self.qp_num] = self
         if self.srq is not None:
             self.context._srq_of_qp[self.qp_num] = self.srq
         self.context._children.add(self)
-        if attr is not None:
+        if attr is not None and self.qp_type == QpType.IBV_QPT_UD:
+            self.to_rts(attr)
+        elif attr is not None:
             self.to_init(attr)
 
     # ---- state ---------------------------------------------------------------------------------------------------
@@ -117,7 +107,7 @@ class QP:
     def modify(self, attr: QPAttr, mask: int) -> None:
         """Set the attributes named in `mask`. Raises VerbsError(EINVAL), naming what is wrong, and changes nothing."""
         values = {name: int(value) for name, value in asdict(attr).items() if name != "ah_attr"}
-        self.context._request(V.ModifyQp(self.qp_num, int(mask), values, attr.ah_attr.dlid, attr.ah_attr.dgid), V.Done)
+        self.context._request(V.ModifyQp(self.qp_num, int(mask), values, V.AddressVector.of(attr.ah_attr)), V.Done)
         if mask & M.IBV_QP_STATE and attr.qp_state == QpState.IBV_QPS_RESET:
             self.scq._purge(self.qp_num)
             self.rcq._purge(self.qp_num)
@@ -127,24 +117,40 @@ class QP:
             self._psn = random.getrandbits(24)
 
     def to_init(self, attr: QPAttr) -> None:
-        """RESET to INIT: pkey_index, port_num, qp_access_flags."""
-        attr.qp_state = QpState.IBV_QPS_INIT
-        self.modify(attr, _INIT)
+        """RESET to INIT: pkey_index, port_num and qp_access_flags, for UD qkey in its place."""
+        self._move(attr, _RESET, _INIT)
 
     def to_rtr(self, attr: QPAttr) -> None:
-        """INIT to RTR: ah_attr, path_mtu, dest_qp_num, rq_psn, max_dest_rd_atomic, min_rnr_timer."""
-        attr.qp_state = QpState.IBV_QPS_RTR
-        self.modify(attr, _RTR)
+        """INIT to RTR, from RESET through INIT: ah_attr, path_mtu, dest_qp_num, rq_psn, for RC also
+        max_dest_rd_atomic and min_rnr_timer, for UD nothing."""
+        if self.qp_state == _RESET:
+            self.to_init(attr)
+        self._move(attr, _INIT, _RTR)
 
     def to_rts(self, attr: QPAttr) -> None:
-        """RTR to RTS: sq_psn, timeout, retry_cnt, rnr_retry, max_rd_atomic."""
-        attr.qp_state = QpState.IBV_QPS_RTS
-        self.modify(attr, _RTS)
+        """RTR to RTS, from RESET or INIT through RTR: sq_psn, for RC also timeout, retry_cnt, rnr_retry and
+        max_rd_atomic."""
+        if self.qp_state in (_RESET, _INIT):
+            self.to_rtr(attr)
+        self._move(attr, _RTR, _RTS)
+
+    def _move(self, attr: QPAttr, start: QpState, end: QpState) -> None:
+        attr.qp_state = end
+        self.modify(attr, TRANSITIONS[self.qp_type][start, end].required | M.IBV_QP_STATE)
+
+    def attach_mcast(self, gid: str, lid: int) -> None:
+        """Hear a multicast group (UD only); when this returns the whole fabric delivers to it. Raises VerbsError:
+        EINVAL for another transport or what is no group, ENOMEM at the device's limits."""
+        self.context._request(V.AttachMcast(self.qp_num, gid, lid), V.Done)
+
+    def detach_mcast(self, gid: str, lid: int) -> None:
+        """Hear it no more. Raises VerbsError(EINVAL) when the queue pair is not attached to it."""
+        self.context._request(V.DetachMcast(self.qp_num, gid, lid), V.Done)
 
     def query(self, attr_mask: int = 0) -> tuple[QPAttr, QPInitAttr]:
         """Attributes as they are set, and what the queue pair was made of."""
         state: V.QpState = self.context._request(V.QueryQp(self.qp_num), V.QpState)
-        attr = QPAttr(**state.attr, ah_attr=AHAttr(state.dlid, dgid=state.dgid))
+        attr = QPAttr(**state.attr, ah_attr=state.av.attr())
         return attr, QPInitAttr(self.qp_type, self.scq, self.rcq, self.cap, srq=self.srq)
 
     def last_error(self) -> str:
@@ -170,7 +176,13 @@ class QP:
         min_rnr_timer: int = 12,
     ) -> None:
         """RESET to RTS towards the `remote` endpoint. `path_mtu` is an IBV_MTU_* code, by default the port's;
-        `max_rd_atomic` is by default the most the device has, up to 16."""
+        `max_rd_atomic` is by default the most the device has, up to 16.
+
+        Of RC and UC; the attributes that a UC queue pair has not are not used. Raises VerbsError(EINVAL) for UD."""
+        if self.qp_type == QpType.IBV_QPT_UD:
+            raise VerbsError(
+                errno.EINVAL, f"QP 0x{self.qp_num:x} is IBV_QPT_UD: it is not connected, each request names an AH"
+            )
         if max_rd_atomic is None:
             limits = self.context.profile.attributes
             max_rd_atomic = min(16, limits.max_qp_rd_atom, limits.max_qp_init_rd_atom)
@@ -225,8 +237,10 @@ class QP:
                 f"Failed to post send: all {cap.max_send_wr} send requests of QP 0x{self.qp_num:x} are outstanding; "
                 "poll completions (of signaled requests) first",
             )
-        if wr.opcode not in WC_OPCODE_OF:
-            raise VerbsError(errno.EINVAL, f"Failed to post send: opcode {wr.opcode!r} is not one an RC queue pair has")
+        if wr.opcode not in self._operations:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to post send: {self.qp_type.name} queue pairs have no operation {wr.opcode!r}"
+            )
         sg = wr.sg
         if len(sg) > cap.max_send_sge:
             raise VerbsError(
@@ -245,8 +259,16 @@ class QP:
             inline = self._inline(wr)
         self._rings.put_send(
             index, wr.wr_id, wr.opcode, wr.send_flags, wr.remote_addr, wr.rkey, wr.imm_data,
-            [(s.addr, s.length, s.lkey) for s in sg], inline,
+            [(s.addr, s.length, s.lkey) for s in sg], inline, *self._operands(wr),
         )  # fmt: skip
+
+    def _operands(self, wr: SendWR) -> tuple[int, int, int]:
+        """compare_add, swap and handle of the send request in the ring, as its operation uses them."""
+        if self.qp_type != QpType.IBV_QPT_UD:
+            return 0, 0, 0
+        if wr.ah is None:
+            raise VerbsError(errno.EINVAL, "Failed to post send: a UD request needs an address handle, set_wr_ud")
+        return wr.remote_qpn & 0xFFFFFF, wr.remote_qkey & 0xFFFFFFFF, wr.ah.handle
 
     def _inline(self, wr: SendWR) -> bytes:
         sg = wr.sg

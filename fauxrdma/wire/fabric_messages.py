@@ -11,6 +11,11 @@ Conversation of an HCA daemon with the subnet manager::
       FlowStart            ->
                            <-       RateGrant          (also whenever another flow changes this one's rate)
       FlowStop             ->
+      MulticastJoin        ->
+                           <-       MulticastMembers   (to every daemon, at every change)
+      MulticastApplied     ->
+                           <-       MulticastJoined    (when every daemon has applied it)
+      MulticastLeave       ->
                            <-       FlushRequest       (a report is wanted)
       Counters, FlushDone  ->
 
@@ -44,6 +49,11 @@ __all__ = [
     "LabHello",
     "LabWelcome",
     "LinkReport",
+    "MulticastApplied",
+    "MulticastJoin",
+    "MulticastJoined",
+    "MulticastLeave",
+    "MulticastMembers",
     "NodeHello",
     "NodeWelcome",
     "PairCounter",
@@ -56,7 +66,7 @@ __all__ = [
     "ReportQuery",
 ]
 
-CONTROL_VERSION = 1
+CONTROL_VERSION = 2
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -178,6 +188,44 @@ class RateGrant(Message):
     """New payload rates in bits/s, by flow id (the daemon's own ids)."""
 
     rates: dict[int, int]
+
+
+@message
+class MulticastJoin(Message):
+    """The HCA with `lid` is to hear multicast LID `group`. Answered by MulticastJoined with the same token."""
+
+    lid: int
+    group: int
+    token: int
+
+
+@message
+class MulticastJoined(Message):
+    """Every daemon delivers to the new member now."""
+
+    token: int
+
+
+@message
+class MulticastLeave(Message):
+    """The HCA with `lid` is to hear `group` no more. Not answered."""
+
+    lid: int
+    group: int
+
+
+@message
+class MulticastMembers(Message):
+    """Who hears multicast LID `group` now: LIDs of HCAs. To be answered by MulticastApplied with the same token."""
+
+    group: int
+    lids: list[int]
+    token: int
+
+
+@message
+class MulticastApplied(Message):
+    token: int
 
 
 @message

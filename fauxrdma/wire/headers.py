@@ -2,7 +2,8 @@
 
 A frame on the TCP stream between two daemons is::
 
-    frame header  24 B   fauxrdma's own: lengths, LIDs, modelled arrival and duration, the sender's path MTU
+    frame header  24 B   fauxrdma's own: lengths, LIDs, service level, the sender's path MTU, modelled times
+    GRH           40 B   on UD frames that have one (8.3; see wire/grh.py), told by a bit of the frame header
     BTH           12 B   base transport header        (IBTA vol. 1, 9.2)
     RETH          16 B   on the first frame of an RDMA WRITE and on READ requests (9.3.3)
     AETH           4 B   on acknowledgements and READ responses (9.3.5)
@@ -26,6 +27,7 @@ from typing import Any
 
 from fauxrdma.errors import RemoteProtocolError
 from fauxrdma.ib.enums import BthOpcode
+from fauxrdma.wire.grh import GRH_BYTES
 
 __all__ = [
     "AETH_BYTES",
@@ -68,11 +70,12 @@ _ORIGINAL = struct.Struct("!Q")
 FRAME_HEADER_BYTES = _FRAME.size
 BTH_BYTES = _BTH.size
 AETH_BYTES = _AETH.size
-MAX_HEADER_BYTES = 64
+MAX_HEADER_BYTES = 104
 """Room for the frame header and the largest combination of transport headers."""
 
 FRAME_MAGIC = 0xFA
 _PKEY_DEFAULT = 0xFFFF
+_PATIENT_FLAG, _GRH_FLAG, _MTU_SHIFT, _SL_SHIFT = 1, 2, 4, 8  # in the flags of the frame header
 
 _RETH_BIT, _AETH_BIT, _IMM_BIT, _DETH_BIT, _ATOMIC_BIT, _ORIGINAL_BIT, _IETH_BIT = (1 << i for i in range(7))
 
@@ -130,6 +133,7 @@ class Frame:
     `swap_add` and `compare`); `syndrome`, `msn` the AETH's; `original` the AtomicAckETH's; `qkey`, `src_qpn` the
     DETH's; `inv_rkey` the IETH's; `imm` the immediate data as the 32-bit number its four wire bytes form in network
     order. `nbytes` is the payload's length.
+    `sl` is the service level, `grh` the 40 bytes of a global route header or nothing.
     `payload` holds views of registered memory (never copies), in order. `arrival_ns` is when the fabric model says
     the frame arrives (fabric time) and `duration_ns` how long it was on its way; both 0 when nothing is shaped.
     `mtu` is the path MTU of the sending queue pair as an Mtu code, which says how many packets the frame stands for; 0:
@@ -163,6 +167,8 @@ class Frame:
     inv_rkey: int = 0
     mtu: int = 0
     aside: list[tuple[Any, memoryview]] | None = None
+    sl: int = 0
+    grh: bytes = b""
 
 
 def psn_add(psn: int, count: int) -> int:
@@ -195,16 +201,24 @@ def encode_header(frame: Frame) -> bytes:
     flags = _LAYOUT[frame.opcode]
     size = _LAYOUT_BYTES[flags]
     pad = -frame.nbytes & 3
+    flag_bits = frame.sl << _SL_SHIFT | frame.mtu << _MTU_SHIFT | (_PATIENT_FLAG if frame.patient else 0)
+    grh = frame.grh
+    if grh:
+        flag_bits |= _GRH_FLAG
+        size += len(grh)
     head = _FRAME.pack(
         FRAME_MAGIC,
         size,
-        (1 if frame.patient else 0) | frame.mtu << 4,
+        flag_bits,
         frame.nbytes,
         frame.slid,
         frame.dlid,
         min(frame.duration_ns, 0xFFFFFFFF),
         frame.arrival_ns,
-    ) + _BTH.pack(
+    )
+    if grh:
+        head += grh
+    head += _BTH.pack(
         frame.opcode,
         (0x80 if frame.solicited else 0) | pad << 4,
         _PKEY_DEFAULT,
@@ -285,7 +299,7 @@ def frame_lengths(buffer: bytearray | memoryview | bytes, offset: int = 0) -> tu
         )
     if not FRAME_HEADER_BYTES + BTH_BYTES <= size <= MAX_HEADER_BYTES:
         raise RemoteProtocolError(
-            f"a frame claims {size} header bytes; {FRAME_HEADER_BYTES + BTH_BYTES} to 64 are legal"
+            f"a frame claims {size} header bytes; {FRAME_HEADER_BYTES + BTH_BYTES} to {MAX_HEADER_BYTES} are legal"
         )
     if nbytes > MAX_PAYLOAD_BYTES:
         raise RemoteProtocolError(f"a frame claims {nbytes} payload bytes, over the limit {MAX_PAYLOAD_BYTES}")
@@ -296,6 +310,13 @@ def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Fr
     """The frame whose complete header begins at `offset`. Raises RemoteProtocolError for what is malformed."""
     _, size, frame_flags, nbytes, slid, dlid, duration_ns, arrival_ns = _FRAME.unpack_from(buffer, offset)
     at = offset + FRAME_HEADER_BYTES
+    grh = b""
+    if frame_flags & _GRH_FLAG:
+        if size < FRAME_HEADER_BYTES + GRH_BYTES + BTH_BYTES:
+            raise RemoteProtocolError(f"a frame of {size} header bytes claims to have a GRH")
+        grh = bytes(buffer[at : at + GRH_BYTES])
+        at += GRH_BYTES
+        size -= GRH_BYTES
     opcode, bits, _, dest_qpn, last = _BTH.unpack_from(buffer, at)
     if opcode not in _KNOWN:
         raise RemoteProtocolError(f"BTH opcode 0x{opcode:02x} is not one this version speaks")
@@ -307,8 +328,11 @@ def decode_header(buffer: bytearray | memoryview | bytes, offset: int = 0) -> Fr
     frame = Frame(opcode, slid, dlid, dest_qpn & 0xFFFFFF, last & PSN_MASK, bool(last & 0x80000000), bool(bits & 0x80))
     frame.nbytes = nbytes
     frame.arrival_ns, frame.duration_ns = arrival_ns, duration_ns
-    frame.patient = bool(frame_flags & 1)
-    frame.mtu = frame_flags >> 4 & 7
+    frame.patient = bool(frame_flags & _PATIENT_FLAG)
+    frame.mtu = frame_flags >> _MTU_SHIFT & 7
+    if grh or frame_flags >> _SL_SHIFT:
+        frame.sl = frame_flags >> _SL_SHIFT & 0xF
+        frame.grh = grh
     at += BTH_BYTES
     if flags & _RETH_BIT:
         frame.va, frame.rkey, frame.dma_len = _RETH.unpack_from(buffer, at)

@@ -10,11 +10,14 @@ import pytest
 
 from fauxrdma.abi import control_verbs, layout
 from fauxrdma.abi.rings import CompletionRing, DoorbellRing, QueuePairRings
+from fauxrdma.hca.port import PortCounters
 
 PAGE = (Path(__file__).parents[2] / "docs" / "abi.md").read_text()
 
 
 ANSWERS = {
+    "AddressVector",
+    "DropCounters",
     "Created",
     "DmData",
     "Done",
@@ -84,6 +87,16 @@ def test_fields_of_a_completion_entry() -> None:
         assert int(offset) == at
         at += formats[kind]
     assert at == layout.CQE_BYTES
+
+
+def test_the_address_vector_is_listed_with_its_fields() -> None:
+    (line,) = re.findall(r"^An address vector \(`AddressVector`\) is a map of ([^;]*);", PAGE, re.M)
+    listed = [field.strip() for field in line.replace(" and ", ", ").split(",")]
+    assert listed == [f.name for f in dataclasses.fields(control_verbs.AddressVector)]
+
+
+def test_every_drop_counter_is_listed() -> None:
+    assert [f.name for f in dataclasses.fields(PortCounters) if f"`{f.name}`" not in PAGE] == []
 
 
 def test_every_request_is_listed_with_its_fields() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fauxrdma.errors import VerbsError
 from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.attributes import QPAttr
 from fauxrdma.ib.enums import (
@@ -264,11 +263,3 @@ def test_frames_from_a_stranger_are_dropped() -> None:
     forged = Frame(0x0A, 77, 2, rig.b.qp.qpn, 0, va=rig.his.base, rkey=rig.his.rkey, dma_len=4, nbytes=4)
     assert engine.place(forged) is None
     assert engine.place(Frame(0x0A, 1, 2, 0x999999, 0)) is None
-
-
-def test_the_engine_refuses_what_is_not_built() -> None:
-    rig = Rig()
-    with pytest.raises(VerbsError, match="IBV_QPT_UD is not built yet"):
-        rig.world.hcas[0].engine.create_qp(
-            type(rig.a.qp.qp_type).IBV_QPT_UD, rig.a.qp.pd, 1, 1, rig.a.qp.cap, True, rig.a.sq, rig.a.rq
-        )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fauxrdma.hca.work_queue import SendWqe
-from fauxrdma.ib.attributes import QPAttr
+from fauxrdma.ib.attributes import AHAttr, QPAttr
 from fauxrdma.ib.enums import (
     IBV_EVENT_SQ_DRAINED,
     IBV_QP_ACCESS_FLAGS,
@@ -295,6 +295,20 @@ def test_sqd_finishes_the_message_begun_says_so_once_and_goes_on() -> None:
     rig.world.run()
     assert statuses(rig.a) == [(1, 0), (2, 0)]
     assert len(rig.a.hca.async_events) == 1
+
+
+def test_packets_of_another_size_are_dropped() -> None:
+    rig = Rig()
+    rig.world.modify(rig.b, QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
+    attr = QPAttr(path_mtu=3, dest_qp_num=rig.a.qp.qpn, ah_attr=AHAttr(1), qp_access_flags=7)
+    rig.world.bring_up(rig.b, attr)
+    rig.receive(7)
+    rig.send(IBV_WR_SEND, 1025, 1)  # one packet here, two there
+    rig.send(IBV_WR_SEND, 9000, 2)
+    rig.send(IBV_WR_SEND, 1024, 3)
+    rig.world.run()
+    assert [wc.byte_len for wc in rig.b.completions] == [1024]
+    assert "path MTU 1024" in rig.b.qp.last_error
 
 
 def test_frames_of_other_transports_and_strangers_are_not_heard() -> None:

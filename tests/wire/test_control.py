@@ -50,6 +50,7 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "dict[str, int]": st.dictionaries(st.text(max_size=5), st.integers(0, 99), max_size=4),
         "list[DirectoryEntry]": st.just([entry]),
         "list[HcaInfo]": st.just([HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, None, "leaf1", 5)]),
+        "AddressVector": st.just(control_verbs.AddressVector(2, 1, 3, "fe80::1", True, 0, 4, 5, 6, 0, 0)),
         "HcaInfo": st.just(HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, 0, "leaf1", 5)),
         "list[PairCounter]": st.just([]),
         "list[LinkReport]": st.just([]),
