@@ -32,7 +32,7 @@ class Datagrams:
 
     def create_ah(self, handle: int, pd: ProtectionDomain, attr: AHAttr) -> AddressHandle:
         """An address handle. Raises VerbsError: EINVAL for an address nothing can be sent to, ENOMEM at max_ah."""
-        attr.check("Failed to create AH", multicast=True)
+        attr.check("Failed to create AH", multicast=True, gids=len(self.port.gids))
         if len(self.handles) >= self._attributes.max_ah:
             raise VerbsError(errno.ENOMEM, f"Failed to create AH: the device has max_ah = {self._attributes.max_ah}")
         made = self.handles[handle] = AddressHandle(handle, pd, attr)
@@ -98,7 +98,7 @@ class Datagrams:
                 return ()
         if frame.dest_qpn == MULTICAST_QPN:
             return self.multicast.queue_pairs(dgid) if dgid is not None else ()
-        if dgid is not None and dgid != self.port.gid:
+        if dgid is not None and all(dgid != gid for gid, _ in self.port.gids):
             counters.wrong_address += 1
             return ()
         qp = qps.get(frame.dest_qpn)

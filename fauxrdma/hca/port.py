@@ -22,10 +22,9 @@ class PortCounters:
 
 @dataclass(slots=True)
 class Port:
-    """Port 1. `gid` is its GID at index 0 (16 bytes); `mtu` is in bytes and bounds a datagram."""
+    """Port 1. `gids` is its GID table, 16 bytes and a type each; `mtu` is in bytes and bounds a datagram."""
 
     lid: int
-    gid: bytes = bytes(16)
-    gid_type: GidType = GidType.IBV_GID_TYPE_IB
+    gids: list[tuple[bytes, GidType]] = field(default_factory=lambda: [(bytes(16), GidType.IBV_GID_TYPE_IB)])
     mtu: int = 4096
     counters: PortCounters = field(default_factory=PortCounters)

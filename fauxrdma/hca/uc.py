@@ -64,7 +64,11 @@ class UcRequester(UnreliableRequester):
 
     __slots__ = ()
 
+    _local = frozenset((int(WrOpcode.IBV_WR_BIND_MW),))
+
     def _check(self, wqe: SendWqe) -> None:
+        if wqe.opcode in self._local:
+            return
         if wqe.opcode not in _OPCODES:
             self._fail(
                 wqe, WcStatus.IBV_WC_LOC_QP_OP_ERR, f"opcode {wqe.opcode} is not a send operation of a UC queue pair"

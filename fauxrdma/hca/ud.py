@@ -92,6 +92,12 @@ class UdRequester(UnreliableRequester):
                 f"address handle {wqe.handle} belongs to another protection domain than the queue pair",
             )  # fmt: skip
             handle = None
+        elif handle.attr.sgid_index >= len(self._port.gids):
+            self._fail(
+                wqe, WcStatus.IBV_WC_LOC_QP_OP_ERR,
+                f"address handle {wqe.handle} has sgid_index {handle.attr.sgid_index}, which the port has no more",
+            )  # fmt: skip
+            handle = None
         return handle
 
     def next_frame(self, max_payload: int, now: int, out: list[Action]) -> Frame | None:
@@ -112,11 +118,12 @@ class UdRequester(UnreliableRequester):
             sl=address.sl,
         )  # fmt: skip
         frame.payload = load(slice_pieces(wqe.pieces, 0, wqe.length))
-        if address.is_global or port.gid_type != GidType.IBV_GID_TYPE_IB:
-            behind = Grh.payload_bytes_of(wqe.length, frame.opcode == _WITH_IMM, port.gid_type)
+        sgid, gid_type = port.gids[address.sgid_index]
+        if address.is_global or gid_type != GidType.IBV_GID_TYPE_IB:
+            behind = Grh.payload_bytes_of(wqe.length, frame.opcode == _WITH_IMM, gid_type)
             frame.grh = Grh(
-                port.gid, gid_bytes(address.dgid), behind, address.hop_limit, address.traffic_class,
-                address.flow_label, port.gid_type,
+                sgid, gid_bytes(address.dgid), behind, address.hop_limit, address.traffic_class, address.flow_label,
+                gid_type,
             ).to_bytes()  # fmt: skip
         self.next_psn = psn_add(self.next_psn, 1)
         wqe.sent = wqe.length

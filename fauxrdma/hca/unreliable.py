@@ -13,6 +13,7 @@ Three rules follow (IBTA vol. 1, 9.8 and 10.3.1.6):
 from __future__ import annotations
 
 from fauxrdma.hca.events import Action, Complete
+from fauxrdma.hca.local_work import execute_local
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.work_queue import RecvWqe, SendWqe
 from fauxrdma.ib.enums import QpState, SendFlags, WcOpcode, WcStatus, WrOpcode
@@ -33,6 +34,9 @@ class UnreliableRequester:
     """Sender state machine of UC and UD; `_check` and `_cut` are the transport's own."""
 
     __slots__ = ("_done", "keys", "lid", "next_psn", "qp", "queued", "retransmits", "wqe")
+
+    _local: frozenset[int] = frozenset()
+    """Operations of this transport that send nothing."""
 
     def __init__(self, qp: QueuePair, keys: KeyTable, lid: int) -> None:
         self.qp = qp
@@ -77,10 +81,15 @@ class UnreliableRequester:
         return wqe
 
     def next_frame(self, max_payload: int, now: int, out: list[Action]) -> Frame | None:
-        """Cut the next burst of at most `max_payload` bytes; follow it by `handed_over`."""
-        if not self.has_work():
-            return None
-        wqe = self.current()
+        """Cut the next burst of at most `max_payload` bytes; follow it by `handed_over`. Local operations whose turn
+        has come are executed on the way."""
+        wqe = self.current() if self.has_work() else None
+        while wqe is not None and wqe.failure is None and wqe.opcode in self._local:
+            wqe.failure = execute_local(wqe, self.qp, self.keys)
+            if wqe.failure is None:
+                self.wqe, self._done = None, wqe
+                self.handed_over(now, out)
+                wqe = self.current() if self.has_work() else None
         if wqe is None or wqe.failure is not None:
             return None
         try:

@@ -91,11 +91,12 @@ class AHAttr:
         """Whether it names a multicast group."""
         return FIRST_MULTICAST_LID <= self.dlid <= LAST_MULTICAST_LID
 
-    def check(self, verb: str, *, multicast: bool) -> None:
-        """Raise VerbsError(EINVAL), naming the field, unless packets can be sent to this address."""
+    def check(self, verb: str, *, multicast: bool, gids: int = 1) -> None:
+        """Raise VerbsError(EINVAL), naming the field, unless packets can be sent to this address from a port with
+        that many GIDs."""
         for name, limit in (
             ("sl", 15),
-            ("sgid_index", 0),
+            ("sgid_index", gids - 1),
             ("flow_label", 0xFFFFF),
             ("hop_limit", 0xFF),
             ("traffic_class", 0xFF),

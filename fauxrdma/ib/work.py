@@ -30,7 +30,8 @@ WC_OPCODE_OF: dict[int, WcOpcode] = {
 _DATAGRAM = frozenset((WrOpcode.IBV_WR_SEND, WrOpcode.IBV_WR_SEND_WITH_IMM))
 OPERATIONS: dict[QpType, frozenset[WrOpcode]] = {
     QpType.IBV_QPT_RC: frozenset(WrOpcode),
-    QpType.IBV_QPT_UC: _DATAGRAM | {WrOpcode.IBV_WR_RDMA_WRITE, WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM},
+    QpType.IBV_QPT_UC: _DATAGRAM
+    | {WrOpcode.IBV_WR_RDMA_WRITE, WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM, WrOpcode.IBV_WR_BIND_MW},
     QpType.IBV_QPT_UD: _DATAGRAM,
 }
 """What may be posted, by transport (ibv_post_send's table)."""

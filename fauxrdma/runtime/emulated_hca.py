@@ -26,8 +26,9 @@ class EmulatedHca:
         self.info = info
         self.profile = profile
         self.attributes = profile.device_attributes(info.guid)
-        self.engine = HcaEngine(info.lid, rng, profile, Port(info.lid, gid_bytes(info.gid), mtu=info.mtu))
         self.port = EmulatedPort(info, self.attributes)
+        self.engine = HcaEngine(info.lid, rng, profile, Port(info.lid, mtu=info.mtu))
+        self.tell_gids()
         self.pds = 0  # of all applications
         self.registered_bytes = 0
         self.cqs: dict[int, CompletionQueue] = {}
@@ -35,6 +36,10 @@ class EmulatedHca:
         self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp", "cq" or "srq", number)
         self.device_memory_used = 0  # bytes
         self._next_handle = 1
+
+    def tell_gids(self) -> None:
+        """Have the engine know the port's GIDs, at the start and when they have changed."""
+        self.engine.port.gids = [(gid_bytes(gid), kind) for gid, kind in self.port.gids]
 
     def new_handle(self) -> int:
         """A number for a protection domain, region, queue or channel; unique on this HCA."""

@@ -38,7 +38,7 @@ class DatagramVerbs:
     def _create_ah(self, msg: V.CreateAh) -> None:
         pd = self._session.memory.pd(msg.pd)
         attr = msg.av.attr()
-        attr.check("Failed to create AH", multicast=True)
+        attr.check("Failed to create AH", multicast=True, gids=len(self._session.hca.engine.port.gids))
         if attr.is_multicast:
             self._made(pd, attr)
             return

@@ -51,6 +51,7 @@ class PortVerbs:
             port.set_pkeys(msg.pkeys)
         if msg.gids is not None:
             port.set_gids(msg.gids)
+            self._session.hca.tell_gids()
         if msg.state is not None:
             port.set_state(msg.state)
         self._session.reply(V.Done())

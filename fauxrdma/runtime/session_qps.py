@@ -92,7 +92,7 @@ class QpVerbs:
         mask = QpAttrMask(msg.mask)
         attr = QPAttr(**_known_attributes(msg.attr), ah_attr=msg.av.attr())
         if mask & QpAttrMask.IBV_QP_AV:
-            attr.ah_attr.check("Failed to modify QP", multicast=False)
+            attr.ah_attr.check("Failed to modify QP", multicast=False, gids=len(self._session.hca.engine.port.gids))
             # The data path needs the route; ask for it before the queue pair can use it.
             self._session.track(self._session.loop.create_task(self._modify_with_path(msg.qpn, attr, mask)))
         else:

@@ -30,7 +30,7 @@ from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.srq import SharedReceiveQueue
 from fauxrdma.hca.work_queue import RecvWqe, SendList, SendWqe, WorkList
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, AHAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import BthOpcode, Mtu, QpAttrMask, QpState, QpType, WcStatus
+from fauxrdma.ib.enums import BthOpcode, GidType, Mtu, QpAttrMask, QpState, QpType, WcStatus
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.ib.qp_states import TRANSITIONS
 from fauxrdma.ib.work import WC
@@ -200,7 +200,7 @@ class World:
         self.hcas: list[SimHca] = []
         for lid in range(1, hcas + 1):
             self.pds[lid] = ProtectionDomain(lid)
-            port = Port(lid, gid_bytes(f"fe80::{lid:x}"))
+            port = Port(lid, [(gid_bytes(f"fe80::{lid:x}"), GidType.IBV_GID_TYPE_IB)])
             engine = HcaEngine(lid, random.Random(self.rng.getrandbits(64)), profile, port)
             self.hcas.append(SimHca(self, lid, engine))
 

@@ -38,7 +38,7 @@ class Station:
         return self.hca.create_ah(AHAttr(to.hca.lid, **fields))
 
     def global_ah(self, to: Station, **fields: Any) -> int:
-        return self.ah(to, is_global=True, dgid=gid_text(to.hca.engine.port.gid), **fields)
+        return self.ah(to, is_global=True, dgid=gid_text(to.hca.engine.port.gids[0][0]), **fields)
 
     def post(self, ah: int, qpn: int, length: int = 100, wr_id: int = 1, **fields: Any) -> None:
         values: dict[str, Any] = {"opcode": IBV_WR_SEND, "flags": int(IBV_SEND_SIGNALED), "qkey": QKEY, **fields}

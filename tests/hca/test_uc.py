@@ -13,6 +13,7 @@ from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.attributes import AHAttr, QPAttr
 from fauxrdma.ib.enums import (
     IBV_EVENT_SQ_DRAINED,
+    IBV_MW_TYPE_2,
     IBV_QP_ACCESS_FLAGS,
     IBV_QP_EN_SQD_ASYNC_NOTIFY,
     IBV_QP_STATE,
@@ -24,9 +25,11 @@ from fauxrdma.ib.enums import (
     IBV_QPT_UC,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
+    IBV_WC_BIND_MW,
     IBV_WC_LOC_LEN_ERR,
     IBV_WC_LOC_PROT_ERR,
     IBV_WC_LOC_QP_OP_ERR,
+    IBV_WC_MW_BIND_ERR,
     IBV_WC_RDMA_WRITE,
     IBV_WC_RECV,
     IBV_WC_RECV_RDMA_WITH_IMM,
@@ -35,6 +38,7 @@ from fauxrdma.ib.enums import (
     IBV_WC_WITH_IMM,
     IBV_WC_WR_FLUSH_ERR,
     IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_BIND_MW,
     IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -259,6 +263,24 @@ def test_a_local_error_is_sqe_and_sqe_to_rts_recovers(opcode: int, fields: dict[
     rig.world.run()
     assert statuses(rig.a)[5:] == [(5, 0)]
     assert [(wc.wr_id, wc.byte_len) for wc in rig.b.completions if wc.wr_id < 9] == [(7, 10), (8, 11)]
+
+
+def test_windows_are_bound_and_a_bind_that_is_refused_is_sqe() -> None:
+    rig = Rig(his_access=7 | 16)
+    mw = rig.b.hca.engine.keys.windows.allocate(500, rig.world.pds[2], IBV_MW_TYPE_2)
+    key = mw.rkey ^ 1
+    bind = {"rkey": key, "handle": mw.handle, "imm": rig.his.lkey, "remote_addr": rig.his.base + 1000}
+    rig.b.post_send(SendWqe(0, 1, IBV_WR_BIND_MW, SIGNALED, compare_add=100, swap=2, **bind))
+    rig.world.run()
+    assert [(wc.wr_id, wc.status, wc.opcode) for wc in rig.b.completions] == [(1, 0, IBV_WC_BIND_MW)]
+    rig.send(IBV_WR_RDMA_WRITE, 100, remote_addr=rig.his.base + 1000, rkey=key)
+    rig.send(IBV_WR_RDMA_WRITE, 101, remote_addr=rig.his.base + 1000, rkey=key)
+    rig.world.run()
+    assert rig.his_bytes[1000:1101] == rig.my_bytes[:100] + b"\0"
+    rig.b.post_send(SendWqe(0, 2, IBV_WR_BIND_MW, SIGNALED, compare_add=100, swap=2, **{**bind, "rkey": key ^ 1}))
+    rig.world.run()
+    assert statuses(rig.b)[1:] == [(2, IBV_WC_MW_BIND_ERR)]
+    assert rig.b.qp.state == IBV_QPS_SQE
 
 
 def test_err_flushes_both_queues_in_order_and_reset_forgets() -> None:

@@ -84,8 +84,7 @@ def test_a_datagram_of_every_length(length: int, opcode: int, routed: bool) -> N
 def test_roce_v2_ports_put_an_ip_header_there(gids: tuple[str, str]) -> None:
     world, a, b = stations()
     for hca, gid in zip(world.hcas, gids, strict=True):
-        hca.engine.port.gid = gid_bytes(gid)
-        hca.engine.port.gid_type = GidType.IBV_GID_TYPE_ROCE_V2
+        hca.engine.port.gids = [(gid_bytes(gid), GidType.IBV_GID_TYPE_ROCE_V2)]
     b.receive()
     a.post(a.global_ah(b, hop_limit=64), b.qpn, 100)
     world.run()
@@ -95,6 +94,26 @@ def test_roce_v2_ports_put_an_ip_header_there(gids: tuple[str, str]) -> None:
     assert (grh.sgid, grh.dgid, grh.hop_limit) == (gid_bytes(gids[0]), gid_bytes(gids[1]), 64)
     assert grh.is_ipv4 == ("." in gids[0])
     assert (b.inbox[:20] == bytes(20)) == grh.is_ipv4
+
+
+def test_the_source_gid_is_the_one_at_sgid_index() -> None:
+    world, a, b = stations()
+    port = a.hca.engine.port
+    port.gids.append((gid_bytes("fe80::77"), GidType.IBV_GID_TYPE_IB))
+    b.receive()
+    ah = a.global_ah(b, sgid_index=1)
+    a.post(ah, b.qpn, 100)
+    world.run()
+    assert Grh.from_bytes(b.inbox).sgid == gid_bytes("fe80::77")
+    # It is heard there, too, and once it is gone nothing can be sent from it.
+    a.receive(8)
+    b.post(b.ah(a, is_global=True, dgid="fe80::77"), a.qpn, 50)
+    world.run()
+    assert [wc.byte_len for wc in a.qp.completions if wc.opcode == IBV_WC_RECV] == [90]
+    del port.gids[1]
+    a.post(ah, b.qpn, 100, 3)
+    world.run()
+    assert a.statuses[-1] == (3, IBV_WC_LOC_QP_OP_ERR)
 
 
 def test_pieces_inline_and_solicited() -> None:
