@@ -25,6 +25,7 @@ from fauxrdma.ib.enums import (
     IBV_QPS_ERR,
     IBV_QPS_INIT,
     IBV_QPS_RESET,
+    IBV_QPS_RTS,
     IBV_WC_REM_ACCESS_ERR,
     IBV_WC_RETRY_EXC_ERR,
     IBV_WC_RNR_RETRY_EXC_ERR,
@@ -101,7 +102,7 @@ def test_posting_in_the_wrong_state(unshaped: LocalLab) -> None:
     with pytest.raises(VerbsError, match="IBV_QPS_INIT"):
         a.qp.post_send(a.write(b, 8))
     with pytest.raises(VerbsError, match="IBV_QPS_INIT to IBV_QPS_RTS"):
-        a.qp.to_rts(QPAttr())
+        a.qp.modify(QPAttr(qp_state=IBV_QPS_RTS), IBV_QP_STATE)
     assert a.qp.qp_state is IBV_QPS_INIT
     # RESET forgets what was posted, without completions.
     a.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
