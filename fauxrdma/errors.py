@@ -70,7 +70,10 @@ class VerbsError(FauxrdmaError, OSError):
     """A verb was refused, with the errno libibverbs would give.
 
     `errno` holds the code (EINVAL, ENOMEM, ...); the message says which argument was wrong, its value and the rule.
+    `bad_wr` is set by `post_send` and `post_recv`: the first work request that was not posted.
     """
+
+    bad_wr: object = None
 
     def __init__(self, errno_: int, message: str) -> None:
         OSError.__init__(self, errno_, message)

@@ -15,6 +15,7 @@ from fauxrdma.wire.fabric_messages import HcaInfo
 __all__ = [
     "AddressVector",
     "AllocDm",
+    "AllocMw",
     "AllocPd",
     "AsyncEventNotice",
     "AttachMcast",
@@ -38,6 +39,7 @@ __all__ = [
     "ModifyQp",
     "ModifySrq",
     "MrKeys",
+    "MwKey",
     "Opened",
     "PortStatus",
     "ProbeMemory",
@@ -210,6 +212,22 @@ class RegDmMr(Message):
 class MrKeys(Message):
     handle: int
     lkey: int
+    rkey: int
+
+
+@message
+class AllocMw(Message):
+    """`mw_type` is IBV_MW_TYPE_1 or 2. Answer: MwKey."""
+
+    pd: int
+    mw_type: int
+
+
+@message
+class MwKey(Message):
+    """A memory window and its first rkey, which grants nothing: it is not bound yet."""
+
+    handle: int
     rkey: int
 
 
@@ -435,7 +453,7 @@ class QueryPath(Message):
 
 @message
 class Destroy(Message):
-    """`kind` is one of qp, cq, srq, mr, pd, ah, channel. Answer: Done, or VerbFailed(EBUSY) while something uses it."""
+    """`kind` is one of qp, cq, srq, mw, mr, dm, pd, ah, channel. Answer: Done, or VerbFailed(EBUSY) while used."""
 
     kind: str
     handle: int

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from fauxrdma.ib.enums import QpType, WcOpcode, WcStatus, WrOpcode
 
@@ -51,10 +52,19 @@ class SGE:
     length: int
     lkey: int
 
+    def read(self, length: int, offset: int) -> bytes:
+        """A copy of `length` bytes from `offset` of its memory, which is this process's own."""
+        return ctypes.string_at(self.addr + offset, length)
+
 
 @dataclass(slots=True)
 class SendWR:
-    """A send-queue work request. `imm_data` is the raw 32-bit number whose big-endian bytes travel, unchanged."""
+    """A send-queue work request. `imm_data` is the raw 32-bit number whose big-endian bytes travel, unchanged; for
+    SEND_WITH_INV and LOCAL_INV it is the rkey to invalidate (`invalidate_rkey`: they share a word in ibv_send_wr).
+
+    `compare_add` and `swap` are the operands of atomics, unsigned 64-bit. `mw` and `bind_info` are BIND_MW's.
+    `next_wr` is the request to be posted after this one.
+    """
 
     wr_id: int = 0
     opcode: int = WrOpcode.IBV_WR_SEND
@@ -66,11 +76,25 @@ class SendWR:
     ah: HasHandle | None = None
     remote_qpn: int = 0
     remote_qkey: int = 0
+    next_wr: SendWR | None = None
+    compare_add: int = 0
+    swap: int = 0
+    mw: Any = None
+    bind_info: Any = None
 
     @property
     def num_sge(self) -> int:
         """Number of scatter/gather entries."""
         return len(self.sg)
+
+    @property
+    def invalidate_rkey(self) -> int:
+        """The rkey that SEND_WITH_INV or LOCAL_INV invalidates."""
+        return self.imm_data
+
+    @invalidate_rkey.setter
+    def invalidate_rkey(self, rkey: int) -> None:
+        self.imm_data = rkey
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
         """Say where an RDMA operation goes: remote key and remote virtual address."""
@@ -84,20 +108,37 @@ class SendWR:
         self.remote_qpn = rqpn
         self.remote_qkey = rqkey
 
+    def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
+        """Say where an atomic goes and its operands: compared with the word or added to it; and stored if equal."""
+        self.rkey = rkey
+        self.remote_addr = addr
+        self.compare_add = compare_add
+        self.swap = swap
+
+    def set_bind_wr(self, mw: Any, bind_info: Any) -> None:
+        """Say which type 2 window BIND_MW binds (verbs.MW) and to what (verbs.MWBindInfo). `rkey` becomes the window's
+        next key, inc_rkey(mw.rkey); set it afterwards to choose another tag."""
+        self.mw = mw
+        self.bind_info = bind_info
+        self.rkey = mw.rkey & 0xFFFFFF00 | (mw.rkey + 1) & 0xFF
+
 
 @dataclass(slots=True)
 class RecvWR:
-    """A receive request: where the next incoming SEND goes. No entries are legal for immediates without payload."""
+    """A receive request: where the next incoming SEND goes. No entries are legal for immediates without payload.
+    `next_wr` is the request to be posted after this one."""
 
     wr_id: int = 0
     sg: Sequence[SGE] = ()
+    next_wr: RecvWR | None = None
 
 
 @dataclass(slots=True)
 class WC:
     """A work completion. After an error only `wr_id`, `status`, `qp_num` and `vendor_err` mean anything.
 
-    `timestamp_ns` is fabric time. `imm_data` is the sender's 32-bit number, untouched.
+    `timestamp_ns` is fabric time. `imm_data` is the sender's 32-bit number, untouched; with IBV_WC_WITH_INV it is the
+    rkey that was invalidated.
     """
 
     wr_id: int = 0

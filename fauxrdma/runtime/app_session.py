@@ -32,6 +32,7 @@ from fauxrdma.runtime.session_ports import PortVerbs
 from fauxrdma.runtime.session_qps import QpVerbs
 from fauxrdma.runtime.session_queues import QueueVerbs
 from fauxrdma.runtime.session_srqs import SrqVerbs
+from fauxrdma.runtime.session_windows import WindowVerbs
 from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import NodeWelcome
@@ -74,8 +75,10 @@ class AppSession:
         self.srqs = SrqVerbs(self)
         self.device_memory = DeviceMemoryVerbs(self)
         self.datagrams = DatagramVerbs(self)
-        ports = PortVerbs(self)
-        self._verbs = (self.qps, self.datagrams, self.srqs, self.queues, self.memory, self.device_memory, ports)
+        windows, ports = WindowVerbs(self), PortVerbs(self)
+        self._verbs = (
+            self.qps, self.datagrams, self.srqs, self.queues, windows, self.memory, self.device_memory, ports,
+        )  # fmt: skip
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,
             V.ClientHello: self._hello,

@@ -165,15 +165,14 @@ class MemoryVerbs:
 
     def _dealloc_pd(self, handle: int) -> None:
         if self.pd(handle).children:
-            raise VerbsError(errno.EBUSY, f"Failed to dealloc PD {handle}: regions or queue pairs still use it")
+            raise VerbsError(errno.EBUSY, f"Failed to dealloc PD {handle}: regions, windows or queues still use it")
         del self.pds[handle]
         self._session.hca.pds -= 1
 
     def close(self) -> None:
-        """Deregister everything. Queue pairs are gone already."""
+        """Deregister everything. Queue pairs and windows are gone already."""
         for region in self.mrs.values():
             self._session.hca.registered_bytes -= region.length
-            region.windows = 0  # they go, too
             self._session.hca.engine.keys.deregister(region)
             self._session.data_path.let_go(region)
         self._session.hca.pds -= len(self.pds)

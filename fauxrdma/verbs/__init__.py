@@ -9,6 +9,7 @@ from fauxrdma.verbs.device import AsyncEvent, Context, get_device_list, list_nod
 from fauxrdma.verbs.device_memory import DM, DMMR, AllocDmAttr
 from fauxrdma.verbs.extended_cq import CQEX, CqInitAttrEx, PollCqAttr
 from fauxrdma.verbs.memory import MR, PD, DmaBuf, DmaBufMR
+from fauxrdma.verbs.memory_windows import MW, MWBind, MWBindInfo, inc_rkey
 from fauxrdma.verbs.queue_pair import QP, QPInitAttr
 from fauxrdma.verbs.shared_receive import SRQ, SrqInitAttr
 
@@ -20,6 +21,7 @@ __all__ = [
     "DMMR",
     "GRH",
     "MR",
+    "MW",
     "PD",
     "QP",
     "SGE",
@@ -35,6 +37,8 @@ __all__ = [
     "DmaBuf",
     "DmaBufMR",
     "GIDEntry",
+    "MWBind",
+    "MWBindInfo",
     "PollCqAttr",
     "PortAttr",
     "QPAttr",
@@ -45,5 +49,6 @@ __all__ = [
     "SrqAttr",
     "SrqInitAttr",
     "get_device_list",
+    "inc_rkey",
     "list_node",
 ]

@@ -15,10 +15,12 @@ from fauxrdma.errors import VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
 from fauxrdma.ib.qp_states import TRANSITIONS, check_type
-from fauxrdma.ib.work import OPERATIONS, RecvWR, SendWR
+from fauxrdma.ib.work import RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
 from fauxrdma.verbs.memory import PD
+from fauxrdma.verbs.memory_windows import MW, MWBind
+from fauxrdma.verbs.posting import PLAIN, check_inline, check_operation, datagram_operands, special_operands
 from fauxrdma.verbs.shared_receive import SRQ
 
 __all__ = ["QP", "QPInitAttr"]
@@ -29,7 +31,10 @@ _RESET, _INIT, _RTR, _RTS = (
     QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR, QpState.IBV_QPS_RTS,
 )  # fmt: skip
 _ALL_REMOTE = int(
-    AccessFlags.IBV_ACCESS_LOCAL_WRITE | AccessFlags.IBV_ACCESS_REMOTE_WRITE | AccessFlags.IBV_ACCESS_REMOTE_READ
+    AccessFlags.IBV_ACCESS_LOCAL_WRITE
+    | AccessFlags.IBV_ACCESS_REMOTE_WRITE
+    | AccessFlags.IBV_ACCESS_REMOTE_READ
+    | AccessFlags.IBV_ACCESS_REMOTE_ATOMIC
 )
 
 
@@ -86,7 +91,7 @@ class QP:
         self._sq_released = 0  # advanced by CQ.poll
         self._rq_released = 0
         self._psn = random.getrandbits(24)
-        self._operations = OPERATIONS[self.qp_type]
+        self._binding_type_1 = False
         self._closed = False
         self.context._qps[self.qp_num] = self
         if self.srq is not None:
@@ -207,27 +212,53 @@ class QP:
     # ---- work ----------------------------------------------------------------------------------------------------
 
     def post_send(self, *wrs: SendWR) -> None:
-        """Post send requests, in order, with one doorbell.
+        """Post send requests, in order and each with its `next_wr` chain, with one doorbell.
 
         Raises VerbsError: ENOMEM when the queue is full (a slot is free again once a completion of its request or a
-        later one was polled), EINVAL for a bad request or a state that cannot send. Requests before the bad one are
-        posted.
+        later one was polled), EINVAL for a bad request, an operation this transport does not have or a state that
+        cannot send. Requests before the bad one are posted; the error's `bad_wr` is the bad one.
         """
         state = self._rings.state
         if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
-            raise VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
+            error = VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
+            error.bad_wr = wrs[0] if wrs else None
+            raise error
         if self.context._staged:
             self.context._sync_staged()
         posted = self._sq_posted
+        wr: SendWR | None = None
         try:
-            for wr in wrs:
-                self._put_send(posted, wr)
-                posted += 1
+            for first in wrs:
+                wr = first
+                while wr is not None:
+                    self._put_send(posted, wr)
+                    posted += 1
+                    wr = wr.next_wr
+        except VerbsError as refused:
+            refused.bad_wr = wr
+            raise
         finally:
             if posted != self._sq_posted:
                 self._sq_posted = posted
                 self._rings.publish_sends(posted)
                 self.context._ring(self.qp_num)
+
+    def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
+        """Post the bind of a type 1 window and give it its new `rkey`; a bind of length zero takes its access away.
+
+        The window may be used once the bind has completed. Raises VerbsError as `post_send`, and EINVAL for a type 2
+        window (post IBV_WR_BIND_MW) or one of another protection domain.
+        """
+        if mw.pd is not self.pd:
+            raise VerbsError(errno.EINVAL, "Failed to bind MW: it belongs to another protection domain than the QP")
+        wr = SendWR(mw_bind.wr_id, WrOpcode.IBV_WR_BIND_MW, send_flags=mw_bind.send_flags)
+        wr.set_bind_wr(mw, mw_bind.info)
+        self._binding_type_1 = True
+        try:
+            self.post_send(wr)
+        finally:
+            self._binding_type_1 = False
+        mw.rkey = wr.rkey
 
     def _put_send(self, index: int, wr: SendWR) -> None:
         cap = self.cap
@@ -237,10 +268,7 @@ class QP:
                 f"Failed to post send: all {cap.max_send_wr} send requests of QP 0x{self.qp_num:x} are outstanding; "
                 "poll completions (of signaled requests) first",
             )
-        if wr.opcode not in self._operations:
-            raise VerbsError(
-                errno.EINVAL, f"Failed to post send: {self.qp_type.name} queue pairs have no operation {wr.opcode!r}"
-            )
+        check_operation(wr.opcode, self.qp_type)
         sg = wr.sg
         if len(sg) > cap.max_send_sge:
             raise VerbsError(
@@ -254,21 +282,19 @@ class QP:
             )
         inline: bytes | None = None
         if wr.send_flags & _INLINE:
-            if wr.opcode == WrOpcode.IBV_WR_RDMA_READ:
-                raise VerbsError(errno.EINVAL, "Failed to post send: an RDMA_READ cannot be inline")
+            check_inline(wr)
             inline = self._inline(wr)
+        if self.qp_type == QpType.IBV_QPT_UD:
+            operands = datagram_operands(wr)
+        elif wr.opcode in PLAIN:
+            operands = wr.remote_addr, wr.rkey, wr.imm_data, 0, 0, 0
+        else:
+            operands = special_operands(wr, self._binding_type_1)
+        remote_addr, rkey, imm, compare_add, swap, handle = operands
         self._rings.put_send(
-            index, wr.wr_id, wr.opcode, wr.send_flags, wr.remote_addr, wr.rkey, wr.imm_data,
-            [(s.addr, s.length, s.lkey) for s in sg], inline, *self._operands(wr),
+            index, wr.wr_id, wr.opcode, wr.send_flags, remote_addr, rkey, imm,
+            [(s.addr, s.length, s.lkey) for s in sg], inline, compare_add, swap, handle,
         )  # fmt: skip
-
-    def _operands(self, wr: SendWR) -> tuple[int, int, int]:
-        """compare_add, swap and handle of the send request in the ring, as its operation uses them."""
-        if self.qp_type != QpType.IBV_QPT_UD:
-            return 0, 0, 0
-        if wr.ah is None:
-            raise VerbsError(errno.EINVAL, "Failed to post send: a UD request needs an address handle, set_wr_ud")
-        return wr.remote_qpn & 0xFFFFFF, wr.remote_qkey & 0xFFFFFFFF, wr.ah.handle
 
     def _inline(self, wr: SendWR) -> bytes:
         sg = wr.sg
@@ -284,29 +310,22 @@ class QP:
         return b"".join(ctypes.string_at(s.addr, s.length) for s in sg)
 
     def post_recv(self, *wrs: RecvWR) -> None:
-        """Post receives, in order. Raises VerbsError: ENOMEM when the queue is full, EINVAL for too many SGEs or in
-        RESET."""
-        rings, cap = self._rings, self.cap
-        if self.srq is not None:
-            raise VerbsError(
-                errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} receives from a shared queue, post to the SRQ"
-            )
-        if rings.state == QpState.IBV_QPS_RESET:
-            raise VerbsError(errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} is in IBV_QPS_RESET")
+        """Post receives, in order and each with its `next_wr` chain. Raises VerbsError: ENOMEM when the queue is full,
+        EINVAL for too many SGEs or in RESET. Receives before the bad one are posted; the error's `bad_wr` is the bad
+        one."""
+        rings = self._rings
         posted = self._rq_posted
+        wr: RecvWR | None = None
         try:
-            for wr in wrs:
-                if posted - self._rq_released >= cap.max_recv_wr:
-                    raise VerbsError(
-                        errno.ENOMEM, f"Failed to post recv: all {cap.max_recv_wr} receives of the QP are outstanding"
-                    )
-                if len(wr.sg) > cap.max_recv_sge:
-                    raise VerbsError(
-                        errno.EINVAL,
-                        f"Failed to post recv: {len(wr.sg)} SGEs, this QP has max_recv_sge {cap.max_recv_sge}",
-                    )
-                rings.put_recv(posted, wr.wr_id, [(s.addr, s.length, s.lkey) for s in wr.sg])
-                posted += 1
+            for first in wrs:
+                wr = first
+                while wr is not None:
+                    self._put_recv(posted, wr)
+                    posted += 1
+                    wr = wr.next_wr
+        except VerbsError as refused:
+            refused.bad_wr = wr
+            raise
         finally:
             if posted != self._rq_posted:
                 self._rq_posted = posted
@@ -314,6 +333,24 @@ class QP:
                 # The daemon looks at receives when it needs one; only flushing them in ERR wants a doorbell.
                 if rings.state == QpState.IBV_QPS_ERR:
                     self.context._ring(self.qp_num)
+
+    def _put_recv(self, index: int, wr: RecvWR) -> None:
+        rings, cap = self._rings, self.cap
+        if self.srq is not None:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} receives from a shared queue, post to the SRQ"
+            )
+        if rings.state == QpState.IBV_QPS_RESET:
+            raise VerbsError(errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} is in IBV_QPS_RESET")
+        if index - self._rq_released >= cap.max_recv_wr:
+            raise VerbsError(
+                errno.ENOMEM, f"Failed to post recv: all {cap.max_recv_wr} receives of the QP are outstanding"
+            )
+        if len(wr.sg) > cap.max_recv_sge:
+            raise VerbsError(
+                errno.EINVAL, f"Failed to post recv: {len(wr.sg)} SGEs, this QP has max_recv_sge {cap.max_recv_sge}"
+            )
+        rings.put_recv(index, wr.wr_id, [(s.addr, s.length, s.lkey) for s in wr.sg])
 
     def close(self) -> None:
         """Destroy it; the peer hears nothing more. Idempotent."""

@@ -23,6 +23,7 @@ ANSWERS = {
     "Done",
     "HcaList",
     "MrKeys",
+    "MwKey",
     "Opened",
     "PortStatus",
     "QpCreated",

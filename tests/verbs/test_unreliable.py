@@ -158,7 +158,7 @@ def test_uc_local_error_is_sqe_and_back(uc: tuple[Peer, Peer]) -> None:
 @pytest.mark.parametrize("opcode", [IBV_WR_RDMA_READ, 5, 6, 7, 9])
 def test_uc_has_no_such_operation(uc: tuple[Peer, Peer], opcode: int) -> None:
     a, _ = uc
-    with pytest.raises(VerbsError, match="IBV_QPT_UC queue pairs have no operation") as caught:
+    with pytest.raises(VerbsError, match="is not an operation of IBV_QPT_UC") as caught:
         a.qp.post_send(SendWR(1, opcode, [a.sge(0, 8)]))
     assert caught.value.errno == errno.EINVAL
 
@@ -274,7 +274,7 @@ def test_ud_requests_that_are_refused_when_posted(ud: tuple[Peer, Peer]) -> None
     a, b = ud
     with pytest.raises(VerbsError, match="needs an address handle"):
         a.qp.post_send(SendWR(1, IBV_WR_SEND, [a.sge(0, 10)]))
-    with pytest.raises(VerbsError, match="IBV_QPT_UD queue pairs have no operation"):
+    with pytest.raises(VerbsError, match="is not an operation of IBV_QPT_UD"):
         a.qp.post_send(a.write(b, 10))
     with pytest.raises(VerbsError, match="it is not connected"):
         a.qp.connect(b.qp.endpoint())
