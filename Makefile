@@ -9,7 +9,7 @@ PYTEST_ARGS  ?=
 WARM   := torch torch.nn.parallel torch.utils.data sklearn.datasets pytest hypothesis pydantic ruamel.yaml jinja2 rich.live
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format pytest bench clean
+.PHONY: help install demo test lint format pytest bench nightly mutation clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ pytest: $(STAMP) ## the tests alone; PYTEST_ARGS='-k name' narrows them
 
 bench: $(STAMP) ## run benchmarks/*.py, each printing ratios measured in one run
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+nightly: $(STAMP) ## the models of the engine, 10,000 examples each (many minutes)
+	@FAUXRDMA_HYPOTHESIS=nightly $(BIN)/python -m pytest --timeout 0 --durations 0 tests/hca -k 'model or machine or TwoQueuePairs'
+
+mutation: $(STAMP) ## plant bugs in the engine, one at a time, and see whether the tests notice (minutes)
+	@$(BIN)/python tests/mutation/run_mutants.py
 
 clean: ## remove .venv, caches and reports
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist fauxrdma-out
