@@ -34,6 +34,7 @@ __all__ = [
     "Done",
     "DropCounters",
     "HcaList",
+    "InjectFailure",
     "ListHcas",
     "ModifyCq",
     "ModifyQp",
@@ -457,6 +458,17 @@ class Destroy(Message):
 
     kind: str
     handle: int
+
+
+@message
+class InjectFailure(Message):
+    """For tests: the verb (reg_mr, create_qp, dereg_mr, ...) called over this connection succeeds `after` times, then
+    fails `count` times with this errno and changes nothing. Answer: Done."""
+
+    verb: str
+    errno_: int
+    after: int
+    count: int
 
 
 @message

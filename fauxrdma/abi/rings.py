@@ -32,12 +32,14 @@ _HEADER = struct.Struct("<II")
 
 
 class QueuePairRings:
-    """The send and the receive ring of one queue pair, over its shared memory."""
+    """The send and the receive ring of one queue pair, over its shared memory. `broken` once the application claimed
+    more than a ring holds."""
 
-    __slots__ = ("_data", "_words", "layout")
+    __slots__ = ("_data", "_words", "broken", "layout")
 
     def __init__(self, view: memoryview, layout: L.QpLayout) -> None:
         self.layout = layout
+        self.broken = False
         self._data = view
         self._words = view[: L.QP_HEADER_BYTES].cast("Q")
 
@@ -129,6 +131,7 @@ class QueuePairRings:
         if not 0 < producer - index <= layout.sq_entries:
             # Only a broken application claims more than the ring holds; what it posted cannot be told any more.
             words[L.QP_SQ_CONSUMER] = producer
+            self.broken = True
             return None
         at = layout.sq_offset + index % layout.sq_entries * layout.sq_stride
         data = self._data
@@ -184,6 +187,7 @@ class QueuePairRings:
         if not 0 < producer - index <= layout.rq_entries:
             # Only a broken application claims more than the ring holds; what it posted cannot be told any more.
             words[L.QP_RQ_CONSUMER] = producer
+            self.broken = True
             return None
         at = layout.rq_offset + index % layout.rq_entries * layout.rq_stride
         fields = unpack_receive(self._data, at, layout.rq_stride)

@@ -415,7 +415,22 @@ class HcaEngine:
         if not up:
             return []  # the flushes of queue pairs that are down already need no second event
         text = f"completion queue {cqn} overflowed: poll it, or make it longer"
-        out: list[Action] = [AsyncEvent(AsyncEventType.IBV_EVENT_CQ_ERR, cqn, text)]
+        return self._stop(up, AsyncEvent(AsyncEventType.IBV_EVENT_CQ_ERR, cqn, text), now)
+
+    def ring_broken(self, kind: AsyncEventType, element: int, now: int) -> list[Action]:
+        """A work queue's ring in shared memory says what cannot be: report IBV_EVENT_QP_FATAL of the queue pair, or
+        IBV_EVENT_SRQ_ERR of the shared receive queue, `element`, and stop every queue pair that takes work from it."""
+        if kind == AsyncEventType.IBV_EVENT_SRQ_ERR:
+            users = [qp for qp in self._qps.values() if qp.srq is not None and qp.srq.srqn == element]
+        else:
+            users = [qp for qp in self._qps.values() if qp.qpn == element]
+        text = f"the ring of queue {element} claims more requests than it holds: its memory was overwritten"
+        for qp in users:
+            qp.last_error = text
+        return self._stop([qp for qp in users if qp.state != _ERR], AsyncEvent(kind, element, text), now)
+
+    def _stop(self, up: list[QueuePair], event: AsyncEvent, now: int) -> list[Action]:
+        out: list[Action] = [event]
         for qp in up:
             qp.state = _ERR
         for qp in up:

@@ -21,10 +21,12 @@ from fauxrdma.abi.layout import ABI_VERSION, doorbell_bytes
 from fauxrdma.abi.rings import DoorbellRing
 from fauxrdma.errors import FauxrdmaError, RemoteProtocolError, VerbsError
 from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.ib.enums import AsyncEventType
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.injected_failures import InjectedFailures, destroy_verb, request_verb, verb_of
 from fauxrdma.runtime.session_datagrams import DatagramVerbs
 from fauxrdma.runtime.session_device_memory import DeviceMemoryVerbs
 from fauxrdma.runtime.session_memory import MemoryVerbs
@@ -84,9 +86,11 @@ class AppSession:
             V.ClientHello: self._hello,
             V.QueryPath: self._query_path,
             V.Destroy: self._destroy,
+            V.InjectFailure: self._inject_failure,
         }
         for verbs in self._verbs:
             self._handlers.update(verbs.handlers)
+        self._failures = InjectedFailures()
         self._doorbells: DoorbellRing | None = None
         self._doorbell_fd = -1
         self._event_fd = -1
@@ -128,6 +132,8 @@ class AppSession:
                 raise VerbsError(errno.EOPNOTSUPP, f"{type(msg).__name__} is not a request")
             if self._hca is None and type(msg) not in (V.ClientHello, V.ListHcas):
                 raise VerbsError(errno.EINVAL, f"{type(msg).__name__} before ClientHello: open a device first")
+            if self._failures:
+                self._failures.check(verb_of(msg))
             handler(msg)
         except VerbsError as error:
             self.reply(V.VerbFailed(error.errno or errno.EIO, error.strerror or str(error)))
@@ -251,6 +257,20 @@ class AppSession:
             self.reply(await self.subnet.path(self.hca.info.lid, dlid))
         except FauxrdmaError as error:
             self.reply(V.VerbFailed(errno.ENETUNREACH, str(error)))
+
+    def ring_broken(self, kind: AsyncEventType, element: int) -> None:
+        """The application has overwritten the indices of a work queue."""
+        if not self.closed:
+            now = self.data_path.clock.now_ns()
+            self.data_path.perform(self.hca, self.hca.engine.ring_broken(kind, element, now))
+
+    def _inject_failure(self, msg: V.InjectFailure) -> None:
+        known = {request_verb(kind) for kind in self._handlers if kind not in (V.Destroy, V.InjectFailure)}
+        known.update(destroy_verb(kind) for verbs in self._verbs for kind in verbs.destroyers)
+        if msg.verb not in known:
+            raise VerbsError(errno.EINVAL, f"there is no verb {msg.verb!r}: {', '.join(sorted(known))}")
+        self._failures.add(msg.verb, msg.errno_, msg.after, msg.count)
+        self.reply(V.Done())
 
     # ---- destroying ----------------------------------------------------------------------------------------------
 

@@ -259,7 +259,7 @@ class DataPath:
 
     def _report(self, hca: EmulatedHca, event: AsyncEvent) -> None:
         """Most asynchronous events come with queue pairs that stopped: show that first."""
-        if event.kind == AsyncEventType.IBV_EVENT_CQ_ERR:
+        if event.kind in (AsyncEventType.IBV_EVENT_CQ_ERR, AsyncEventType.IBV_EVENT_SRQ_ERR):
             for qpn in list(hca.rings):
                 self._publish_state(hca, qpn)
         elif event.kind != AsyncEventType.IBV_EVENT_SRQ_LIMIT_REACHED:

@@ -19,12 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class SendRing:
-    """WorkSource of send requests."""
+    """WorkSource of send requests. `on_broken` hears of an application that claims more than the ring holds."""
 
-    __slots__ = ("_rings", "advance", "peek_lone_write")
+    __slots__ = ("_on_broken", "_rings", "advance", "peek_lone_write")
 
-    def __init__(self, rings: QueuePairRings) -> None:
+    def __init__(self, rings: QueuePairRings, on_broken: Callable[[], None]) -> None:
         self._rings = rings
+        self._on_broken = on_broken
         self.peek_lone_write = rings.peek_lone_write
         self.advance = rings.advance_sends
 
@@ -32,6 +33,9 @@ class SendRing:
         """The next posted send, or None."""
         taken = self._rings.take_send()
         if taken is None:
+            if self._rings.broken:
+                self._rings.broken = False
+                self._on_broken()
             return None
         index, fields = taken
         wr_id, opcode, flags, remote_addr, rkey, imm, sges, inline, compare_add, swap, handle = fields
@@ -45,17 +49,21 @@ class SendRing:
 
 
 class RecvRing:
-    """WorkSource of receive requests."""
+    """WorkSource of receive requests. `on_broken` as for SendRing."""
 
-    __slots__ = ("_rings",)
+    __slots__ = ("_on_broken", "_rings")
 
-    def __init__(self, rings: QueuePairRings) -> None:
+    def __init__(self, rings: QueuePairRings, on_broken: Callable[[], None]) -> None:
         self._rings = rings
+        self._on_broken = on_broken
 
     def fetch(self) -> RecvWqe | None:
         """The next posted receive, or None."""
         taken = self._rings.take_recv()
         if taken is None:
+            if self._rings.broken:
+                self._rings.broken = False
+                self._on_broken()
             return None
         index, (wr_id, sges) = taken
         return RecvWqe(index, wr_id, sges)
@@ -65,17 +73,21 @@ class RecvRing:
 
 
 class SrqRing:
-    """WorkSource of a shared receive queue; `ring` is replaced when it is resized."""
+    """WorkSource of a shared receive queue; `ring` is replaced when it is resized. `on_broken` as for SendRing."""
 
-    __slots__ = ("ring",)
+    __slots__ = ("_on_broken", "ring")
 
-    def __init__(self, ring: SharedReceiveRing) -> None:
+    def __init__(self, ring: SharedReceiveRing, on_broken: Callable[[], None]) -> None:
         self.ring = ring
+        self._on_broken = on_broken
 
     def fetch(self) -> RecvWqe | None:
         """The next posted receive, or None."""
         taken = self.ring.take()
         if taken is None:
+            if self.ring.broken:
+                self.ring.broken = False
+                self._on_broken()
             return None
         index, (wr_id, sges) = taken
         return RecvWqe(index, wr_id, sges)

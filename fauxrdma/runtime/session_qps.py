@@ -12,7 +12,7 @@ from fauxrdma.abi.layout import QpLayout
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import FauxrdmaError, VerbsError
 from fauxrdma.ib.attributes import QPAttr, QPCap
-from fauxrdma.ib.enums import QpAttrMask, QpState
+from fauxrdma.ib.enums import AsyncEventType, QpAttrMask, QpState
 from fauxrdma.ib.qp_states import check_type
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.queue_rings import RecvRing, SendRing
@@ -71,14 +71,22 @@ class QpVerbs:
         memory = SharedMemory.create(layout.total_bytes, "fauxrdma-qp")
         rings = QueuePairRings(memory.view, layout)
         rings.format()
+        made: list[int] = []
+
+        def broken() -> None:
+            # Not at once: the engine is in the middle of something.
+            self._session.loop.call_soon(self._session.ring_broken, AsyncEventType.IBV_EVENT_QP_FATAL, made[0])
+
         try:
             qp = self._session.hca.engine.create_qp(
-                qp_type, pd, msg.send_cq, msg.recv_cq, cap, msg.sq_sig_all, SendRing(rings), RecvRing(rings),
+                qp_type, pd, msg.send_cq, msg.recv_cq, cap, msg.sq_sig_all, SendRing(rings, broken),
+                RecvRing(rings, broken),
                 srq,
             )  # fmt: skip
         except VerbsError:
             memory.close_fd()
             raise
+        made.append(qp.qpn)
         self._session.hca.rings[qp.qpn] = rings
         self._session.hca.owners["qp", qp.qpn] = self._session.async_event
         for cqn in (msg.send_cq, msg.recv_cq):

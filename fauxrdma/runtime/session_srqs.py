@@ -11,7 +11,7 @@ from fauxrdma.abi.layout import SrqLayout
 from fauxrdma.abi.srq_ring import SharedReceiveRing
 from fauxrdma.errors import VerbsError
 from fauxrdma.hca.srq import SharedReceiveQueue
-from fauxrdma.ib.enums import SrqAttrMask
+from fauxrdma.ib.enums import AsyncEventType, SrqAttrMask
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.queue_rings import SrqRing
 from fauxrdma.wire.control import Message
@@ -58,8 +58,13 @@ class SrqVerbs:
                 f"Failed to create SRQ: max_sge is {msg.max_sge}, this device takes 0 to {hca.attributes.max_srq_sge}",
             )
         ring, memory = _new_ring(msg.max_wr, msg.max_sge)
-        source = SrqRing(ring)
         handle = hca.new_handle()
+
+        def broken() -> None:
+            # Not at once: the engine is in the middle of something.
+            self._session.loop.call_soon(self._session.ring_broken, AsyncEventType.IBV_EVENT_SRQ_ERR, handle)
+
+        source = SrqRing(ring, broken)
         try:
             srq = hca.engine.srqs.create(handle, pd, source)
         except VerbsError:

@@ -152,6 +152,8 @@ class CQ:
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Up to `num_entries` completions, oldest first: (how many, the completions). Makes no system call."""
+        if self.context._failures:
+            self.context._failures.check("poll_cq")
         taken = self._pull(num_entries)
         return len(taken), [self._hand_out(fields) for fields in taken]
 
@@ -206,6 +208,8 @@ class CQ:
         """
         if self.channel is None:
             raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to notify")
+        if self.context._failures:
+            self.context._failures.check("req_notify_cq")
         self._arm(solicited_only)
 
     def _arm(self, solicited_only: bool = False) -> None:

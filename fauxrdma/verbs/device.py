@@ -22,6 +22,7 @@ from fauxrdma.ib.profiles import parse_profile
 from fauxrdma.memory.shared import SharedMemory, address_of
 from fauxrdma.runtime.control_channel import ControlChannel
 from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.injected_failures import CLIENT_VERBS, InjectedFailures
 from fauxrdma.verbs.event_account import EventAccount
 from fauxrdma.verbs.forked import watch_for_fork
 from fauxrdma.verbs.port_queries import PortQueries
@@ -100,6 +101,7 @@ class Context(PortQueries):
         self._qps: weakref.WeakValueDictionary[int, QP] = weakref.WeakValueDictionary()
         self._srq_of_qp: dict[int, SRQ] = {}  # by number, also after the queue pair is gone: completions remain
         self._events = MessageBuffer()
+        self._failures = InjectedFailures()
         self._accounts: dict[tuple[str, int], EventAccount] = {}
         self._destroyed: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
         self._staged: set[MR] = set()  # regions that live by copies
@@ -144,6 +146,8 @@ class Context(PortQueries):
 
     def query_device(self) -> DeviceAttr:
         """Limits and identity of the device."""
+        if self._failures:
+            self._failures.check("query_device")
         return self.profile.device_attributes(self.hca.guid)
 
     def query_drop_counters(self) -> dict[str, int]:
@@ -151,6 +155,18 @@ class Context(PortQueries):
         no_receive, receive_too_short, wrong_address, no_queue_pair."""
         counters: dict[str, int] = self._request(V.QueryCounters(), V.DropCounters).counters
         return counters
+
+    def inject_failure(self, verb: str, errno_: int, after: int = 0, count: int = 1) -> None:
+        """For tests: let `verb` of this context succeed `after` times, then fail `count` times with VerbsError(errno_).
+
+        `verb` is libibverbs' name without ibv_: reg_mr, create_qp, modify_qp, destroy_cq, dereg_mr, ... and also
+        post_send, post_recv, post_srq_recv, poll_cq, req_notify_cq. Raises VerbsError(EINVAL), naming the verbs there
+        are, for others.
+        """
+        if verb in CLIENT_VERBS:
+            self._failures.add(verb, errno_, after, count)
+        else:
+            self._request(V.InjectFailure(verb, errno_, after, count), V.Done)
 
     def path(self, dlid: int) -> PathAnswer:
         """The fabric's path from this HCA to the one with LID `dlid`. Raises VerbsError when the manager is gone."""

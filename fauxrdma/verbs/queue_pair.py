@@ -218,6 +218,8 @@ class QP:
         later one was polled), EINVAL for a bad request, an operation this transport does not have or a state that
         cannot send. Requests before the bad one are posted; the error's `bad_wr` is the bad one.
         """
+        if self.context._failures:
+            self.context._failures.check("post_send")
         state = self._rings.state
         if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
             error = VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
@@ -313,6 +315,8 @@ class QP:
         """Post receives, in order and each with its `next_wr` chain. Raises VerbsError: ENOMEM when the queue is full,
         EINVAL for too many SGEs or in RESET. Receives before the bad one are posted; the error's `bad_wr` is the bad
         one."""
+        if self.context._failures:
+            self.context._failures.check("post_recv")
         rings = self._rings
         posted = self._rq_posted
         wr: RecvWR | None = None

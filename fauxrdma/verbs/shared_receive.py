@@ -75,6 +75,8 @@ class SRQ:
     def post_recv(self, *wrs: RecvWR) -> None:
         """Post receives, in order. Raises VerbsError: ENOMEM when the queue is full, EINVAL for too many SGEs. Receives
         before the bad one are posted."""
+        if self.context._failures:
+            self.context._failures.check("post_srq_recv")
         with self._lock:
             posted = self._posted
             try:
