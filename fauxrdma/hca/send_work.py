@@ -56,6 +56,7 @@ LOCAL = frozenset((int(_W.IBV_WR_LOCAL_INV), int(_W.IBV_WR_BIND_MW)))
 _READ = int(_W.IBV_WR_RDMA_READ)
 _ATOMIC_ACKNOWLEDGE = int(_B.RC_ATOMIC_ACKNOWLEDGE)
 _ENDS_READ = (int(_B.RC_RDMA_READ_RESPONSE_ONLY), int(_B.RC_RDMA_READ_RESPONSE_LAST))
+_BEGINS_READ = (int(_B.RC_RDMA_READ_RESPONSE_ONLY), int(_B.RC_RDMA_READ_RESPONSE_FIRST))
 _READ_RESPONSE_ONLY = int(_B.RC_RDMA_READ_RESPONSE_ONLY)
 
 
@@ -123,14 +124,16 @@ def local_pieces(wqe: SendWqe, qp: QueuePair, keys: KeyTable) -> list[Piece] | F
 def unexpected(frame: Frame, wqe: SendWqe, qp: QueuePair) -> str:
     """Why a response is not one to this request, although its PSN is the one awaited; empty when it is.
 
-    A READ response is as long as the READ or full packets (IBTA vol. 1, 9.7.5.1.5); which of its packets are first or
-    middle depends on where the request was repeated from, so only the end is told by the opcode.
+    A READ response is as long as the READ or full packets (IBTA vol. 1, 9.7.5.1.5). Its beginning and its end are told
+    by the opcode; a first one may also come later, where the request was repeated from.
     """
     name = _B(frame.opcode).name
     if wqe.opcode != _READ:
         return "" if frame.opcode == _ATOMIC_ACKNOWLEDGE else f"{name} where an atomic's response was due"
     if frame.opcode == _ATOMIC_ACKNOWLEDGE:
         return f"{name} where a READ response was due"
+    if wqe.received == 0 and frame.opcode not in _BEGINS_READ:
+        return f"{name} where a READ response was to begin"
     left = wqe.length - wqe.received
     if frame.nbytes > left or (frame.nbytes == left) != (frame.opcode in _ENDS_READ):
         return f"{name} of {frame.nbytes} B where {left} B of the READ were left"

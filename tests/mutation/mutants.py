@@ -40,6 +40,8 @@ WINDOWS = "fauxrdma/memory/windows.py"
 UNRELIABLE = "fauxrdma/hca/unreliable.py"
 UC = "fauxrdma/hca/uc.py"
 SRQ = "fauxrdma/hca/srq.py"
+UD = "fauxrdma/hca/ud.py"
+DATAGRAMS = "fauxrdma/hca/datagrams.py"
 A1 = ("tests/semantics/test_qp_transitions.py",)
 A2 = ("tests/semantics/test_operations.py",)
 A3 = ("tests/semantics/test_completion_statuses.py",)
@@ -149,7 +151,7 @@ MUTANTS: list[Mutant] = [
            "        if qp is None or frame.slid != qp.dlid:\n            return None\n",
            "        if qp is None:\n            return None\n", ("tests/hca",)),
     Mutant("a queue pair receives in INIT", RESPONDER,
-           "_RECEIVING = (QpState.IBV_QPS_RTR,", "_RECEIVING = (QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR,", ("tests/hca",)),
+           "_RECEIVING = (QpState.IBV_QPS_RTR,", "_RECEIVING = (QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR,", ("tests/hca",), survives_because="a queue pair in INIT has no peer yet: no frame is from its LID"),
     Mutant("a queue pair in ERR receives", RESPONDER,
            "_RECEIVING = (QpState.IBV_QPS_RTR,", "_RECEIVING = (QpState.IBV_QPS_ERR, QpState.IBV_QPS_RTR,", A3),
     Mutant("no event for a refused request", RESPONDER,
@@ -257,6 +259,28 @@ MUTANTS: list[Mutant] = [
            "        if self.qp.state not in _RECEIVING:\n            return None\n", "", ("tests/hca",)),
     Mutant("the SRQ limit counts one short", SRQ, "        if len(self.source) < self.limit:\n", "        if len(self.source) <= self.limit:\n",
            ("tests/hca",)),
+    # ---- UD ----
+    Mutant("the Q_Key is ignored", UD, "        if frame.qkey != qp.attr.qkey:\n", "        if False:\n", ("tests/semantics/test_datagrams.py",)),
+    Mutant("byte_len without the forty bytes", UD, "        wc.byte_len = GRH_BYTES + frame.nbytes\n", "        wc.byte_len = frame.nbytes\n",
+           ("tests/semantics/test_datagrams.py",)),
+    Mutant("the payload begins at zero", UD, "_fill(slice_pieces(self._pieces, GRH_BYTES, frame.nbytes), payload)",
+           "_fill(slice_pieces(self._pieces, 0, frame.nbytes), payload)", ("tests/semantics/test_datagrams.py",)),
+    Mutant("forty bytes need no room", UD, "        if GRH_BYTES + frame.nbytes > room:\n", "        if frame.nbytes > room:\n",
+           ("tests/semantics/test_datagrams.py",)),
+    Mutant("the top bit of a Q_Key is a bit", UD, "qp.attr.qkey if wqe.swap & _OWN_QKEY else wqe.swap", "wqe.swap",
+           ("tests/semantics/test_datagrams.py",)),
+    Mutant("a datagram of any length", UD, "            if wqe.length > self._port.mtu:\n", "            if False:\n",
+           ("tests/semantics/test_datagrams.py",)),
+    Mutant("GRH is always claimed", UD, "int(WcFlags.IBV_WC_GRH) if frame.grh else 0", "int(WcFlags.IBV_WC_GRH)",
+           ("tests/semantics/test_datagrams.py",)),
+    Mutant("an address handle of another domain", UD, "        elif handle.pd is not self.qp.pd:\n", "        elif False:\n", ("tests/hca",)),
+    Mutant("datagrams that were dropped are not counted", UD, "            counters.no_receive += 1\n", "", ("tests/hca",)),
+    Mutant("connected queue pairs hear datagrams", DATAGRAMS, "        if qp is None or qp.qp_type != QpType.IBV_QPT_UD:\n",
+           "        if qp is None:\n", ("tests/hca",)),
+    Mutant("a multicast reaches one queue pair", DATAGRAMS, "return self.multicast.queue_pairs(dgid) if dgid is not None else ()",
+           "return self.multicast.queue_pairs(dgid)[:1] if dgid is not None else ()", ("tests/hca",)),
+    Mutant("the destination GID is not compared", DATAGRAMS, "        if dgid is not None and all(dgid != gid for gid, _ in self.port.gids):\n",
+           "        if False:\n", ("tests/hca",)),
     # ---- the express lane ----
     Mutant("express: any PSN", EXPRESS, "        psn != responder.expected_psn\n        or responder", "        responder", ("tests/hca",)),
     Mutant("express: access is not checked", EXPRESS,

@@ -6,7 +6,7 @@ Each row also checks that no byte moved that should not have, and that all that 
 from __future__ import annotations
 
 import pytest
-from stages import Memory, Queue, Stage, connect
+from stages import Memory, Queue, Stage, bring_up, connect
 
 from fauxrdma.ib.attributes import QPAttr
 from fauxrdma.ib.enums import (
@@ -16,6 +16,7 @@ from fauxrdma.ib.enums import (
     IBV_QPS_ERR,
     IBV_QPS_RTS,
     IBV_SEND_SIGNALED,
+    IBV_WC_LOC_ACCESS_ERR,
     IBV_WC_LOC_LEN_ERR,
     IBV_WC_LOC_PROT_ERR,
     IBV_WC_LOC_QP_OP_ERR,
@@ -31,9 +32,11 @@ from fauxrdma.ib.enums import (
     IBV_WR_RDMA_WRITE_WITH_IMM,
     IBV_WR_SEND,
     AccessFlags,
+    Mtu,
     QpState,
+    WcOpcode,
 )
-from fauxrdma.ib.work import SGE, RecvWR, SendWR
+from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
 
 SIGNALED = int(IBV_SEND_SIGNALED)
 LOCAL_WRITE = int(AccessFlags.IBV_ACCESS_LOCAL_WRITE)
@@ -274,3 +277,49 @@ def test_err_flushes_both_queues_in_order_and_reset_drops_them(stage: Stage) -> 
     a.post_send(scene.wr(IBV_WR_RDMA_WRITE, wr_id=77))
     assert [(wc.wr_id, wc.status) for wc in a.wait()] == [(77, IBV_WC_SUCCESS)]
     assert a.pending() == []
+
+
+# ---- LOC_ACCESS_ERR, path MTU, BAD_RESP_ERR --------------------------------------------------------------------------
+
+
+def test_an_immediate_whose_write_is_refused(stage: Stage) -> None:
+    """The receive it would have told of completes with LOC_ACCESS_ERR; the requester sees REM_ACCESS_ERR."""
+    scene = Scene(stage)
+    scene.b.post_recv(RecvWR(81), RecvWR(82))
+    fails(scene, scene.wr(IBV_WR_RDMA_WRITE_WITH_IMM, rkey=scene.his.rkey ^ 0x10000), IBV_WC_REM_ACCESS_ERR)
+    assert [(wc.wr_id, wc.status) for wc in scene.b.wait(2)] == [(81, IBV_WC_LOC_ACCESS_ERR), (82, IBV_WC_WR_FLUSH_ERR)]
+
+
+@pytest.mark.parametrize("opcode", [IBV_WR_RDMA_WRITE, IBV_WR_SEND], ids=lambda o: o.name)
+@pytest.mark.parametrize(("mine", "his"), [(Mtu.IBV_MTU_4096, Mtu.IBV_MTU_1024), (Mtu.IBV_MTU_1024, Mtu.IBV_MTU_4096)])
+def test_ends_that_disagree_about_the_path_mtu(stage: Stage, opcode: int, mine: Mtu, his: Mtu) -> None:
+    """Messages of one packet pass; longer ones are invalid requests: their packets are too long, or not full."""
+    scene = Scene(stage)
+    a, b = stage.a.queue(), stage.b.queue()
+    bring_up(a, b, path_mtu=mine)
+    bring_up(b, a, path_mtu=his)
+    scene.a, scene.b = a, b
+    b.post_recv(*(RecvWR(80 + i, [scene.his.sge()]) for i in range(3)))
+    a.post_send(scene.wr(opcode, 1000))
+    assert a.wait()[0].status == IBV_WC_SUCCESS
+    a.post_send(scene.wr(opcode, 5000))
+    assert a.wait()[0].status == IBV_WC_REM_INV_REQ_ERR
+    assert b.state == IBV_QPS_ERR
+
+
+def test_what_an_error_completion_says_and_does_not_say(stage: Stage) -> None:
+    """wr_id, status, qp_num and vendor_err; all else is poisoned, so that code that reads it is found out (A6)."""
+    scene = Scene(stage)
+    scene.a.post_send(scene.wr(IBV_WR_RDMA_WRITE, wr_id=33, rkey=1))
+    (wc,) = scene.a.wait()
+    assert (wc.wr_id, wc.status, wc.qp_num) == (33, IBV_WC_REM_ACCESS_ERR, scene.a.qpn)
+    (good,) = _good_completion(stage)
+    for name in ("opcode", "byte_len", "src_qp", "wc_flags"):
+        assert getattr(wc, name) != getattr(good, name), name
+    assert wc.opcode not in set(WcOpcode)
+
+
+def _good_completion(stage: Stage) -> list[WC]:
+    scene = Scene(stage)
+    scene.a.post_send(scene.wr(IBV_WR_RDMA_WRITE))
+    return scene.a.wait()
