@@ -1,4 +1,4 @@
-"""The stage every test of this folder plays on: once engines in one process, once two daemons."""
+"""The stage every test of this folder plays on: engines in one process, the same with the express lane, two daemons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages import DaemonEnd, Stage, sim_stage
 from fauxrdma.lab.local import LocalLab
 
 # The mutation run plants its bugs in one process; FAUXRDMA_STAGES narrows the play to it.
-_STAGES = os.environ.get("FAUXRDMA_STAGES", "sim,daemons").split(",")
+_STAGES = os.environ.get("FAUXRDMA_STAGES", "sim,express,daemons").split(",")
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +23,8 @@ def two_nodes() -> Iterator[LocalLab]:
 @pytest.fixture(params=_STAGES)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     """Two ends, nothing made yet."""
-    if request.param == "sim":
-        yield sim_stage()
+    if request.param != "daemons":
+        yield sim_stage(express=request.param == "express")
         return
     lab: LocalLab = request.getfixturevalue("two_nodes")
     a, b = DaemonEnd(lab, 0), DaemonEnd(lab, 1)

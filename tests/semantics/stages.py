@@ -330,8 +330,8 @@ class Stage:
         return one, two
 
 
-def sim_stage() -> Stage:
-    world = World(2, seed=7)
+def sim_stage(*, express: bool) -> Stage:
+    world = World(2, seed=7, express=express)
     return Stage("sim", SimEnd(world.hcas[0]), SimEnd(world.hcas[1]))
 
 
