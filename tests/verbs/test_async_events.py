@@ -58,7 +58,7 @@ def test_a_port_goes_down_and_up(lab: LocalLab, ends: tuple[End, End]) -> None:
     """Every application of the device hears of it; frames vanish both ways, and the protocol finds out by itself."""
     a, b = ends
     other = End(lab, 0)
-    connect(a, b, timeout=8, retry_cnt=1)
+    connect(a, b, timeout=14, retry_cnt=1)
     a.qp.post_send(a.write(b, 64))
     assert a.wait()[0].status == IBV_WC_SUCCESS
     a.ctx.set_port(IBV_PORT_DOWN)
