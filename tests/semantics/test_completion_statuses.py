@@ -236,7 +236,8 @@ def test_more_reads_than_the_responder_holds(stage: Stage) -> None:
     """max_rd_atomic over the peer's max_dest_rd_atomic: the surplus READ is an invalid request."""
     one, two = stage.a.queue(), stage.b.queue()
     connect(one, two, max_rd_atomic=16, max_dest_rd_atomic=1)
-    mine, his = stage.a.memory(1 << 20), stage.b.memory(1 << 20)
+    # Long enough that the first cannot be answered before the second is there.
+    mine, his = stage.a.memory(16 << 20), stage.b.memory(16 << 20)
     one.post_send(*(SendWR(i, IBV_WR_RDMA_READ, [mine.sge()], 0, SIGNALED, his.addr, his.rkey) for i in range(8)))
     statuses = [wc.status for wc in one.wait(8)]
     first = next(i for i, status in enumerate(statuses) if status != IBV_WC_SUCCESS)
