@@ -41,13 +41,14 @@ def test_a_stream_of_datagrams_has_the_rate_of_its_path(paced: LocalLab) -> None
     for wr_id in range(count):
         b.receive(wr_id)
     ah = a.ah(b)
+    start = a.ctx.fabric_now_ns()
     a.qp.post_send(*(a.datagram(ah, b.qp.qp_num, length, wr_id) for wr_id in range(count)))
     a.wait(count)
     got = b.wait(count)
     assert [wc.wr_id for wc in got] == list(range(count))
     rate = a.ctx.path(b.ctx.hca.lid).rate_bps
-    took = got[-1].timestamp_ns - got[0].timestamp_ns
-    assert took >= 0.9 * (count - 1) * length * 8 * 1e9 / rate
+    # From the post, since a busy host may see the first ones late; it can make nothing earlier.
+    assert got[-1].timestamp_ns - start >= count * length * 8 * 1e9 / rate
     a.close()
     b.close()
 
