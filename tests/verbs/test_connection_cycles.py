@@ -27,7 +27,9 @@ def test_connect_and_disconnect_many_times(unshaped: LocalLab) -> None:
             assert a.wait()[0].status == IBV_WC_SUCCESS
         one.close()
         two.close()
-    for pid, before in zip(unshaped.daemons, held, strict=True):
-        assert settles(lambda pid=pid: (len(descriptors(pid)), memfd_mappings(pid)), before) == before  # type: ignore
+    for pid, (files, mappings) in zip(unshaped.daemons, held, strict=True):
+        # Not more than before; what tests before this one held may have gone meanwhile.
+        assert settles(lambda pid=pid, limit=files: len(descriptors(pid)) <= limit, True)  # type: ignore[misc]
+        assert settles(lambda pid=pid, limit=mappings: memfd_mappings(pid) <= limit, True)  # type: ignore[misc]
     a.close()
     b.close()
