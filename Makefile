@@ -50,7 +50,7 @@ bench: $(STAMP) ## run benchmarks/*.py, each printing ratios measured in one run
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 nightly: $(STAMP) ## the models of the engine, 10,000 examples each (many minutes)
-	@FAUXRDMA_HYPOTHESIS=nightly $(BIN)/python -m pytest --timeout 0 --durations 0 tests/hca -k 'model or machine or TwoQueuePairs'
+	@FAUXRDMA_HYPOTHESIS=nightly $(BIN)/python -m pytest --timeout 0 -m hypothesis tests/hca --hypothesis-show-statistics
 
 mutation: $(STAMP) ## plant bugs in the engine, one at a time, and see whether the tests notice (minutes)
 	@$(BIN)/python tests/mutation/run_mutants.py

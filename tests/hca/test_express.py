@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fauxrdma.abi.layout import QpLayout
@@ -102,7 +102,6 @@ def _run(plan: list[Write], seed: int, express: bool, sig_all: bool, timeout: in
     return world.trace, bytes(my_bytes), bytes(his_bytes), states, _state(a), _state(b)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(writes, min_size=1, max_size=10), st.integers(0, 1000), st.booleans(), st.sampled_from([4, 14, 0]))
 def test_both_ways_do_the_same(plan: list[Write], seed: int, sig_all: bool, timeout: int) -> None:
     general, express = (_run(plan, seed, lane, sig_all, timeout) for lane in (False, True))

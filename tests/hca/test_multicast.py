@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from datagram_rig import QKEY, Station
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fauxrdma.errors import VerbsError
@@ -164,7 +164,6 @@ def test_the_limits_hold() -> None:
 memberships = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 2]), st.booleans()), max_size=30)
 
 
-@settings(max_examples=100, deadline=None)
 @given(memberships, st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 2])), max_size=10))
 def test_membership_is_what_was_said_last(moves: list[tuple[int, int, bool]], shouts: list[tuple[int, int]]) -> None:
     world = World(3, seed=1)

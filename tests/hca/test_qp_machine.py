@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fauxrdma.errors import VerbsError
@@ -149,7 +149,6 @@ def test_sqd_sends_nothing_new_and_rts_goes_on(kind: QpType) -> None:
     assert any("->lid2" in line for line in world.trace)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(list(QpType)),
     st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fauxrdma.errors import VerbsError
@@ -199,7 +199,6 @@ def test_the_first_packet_in_rtr_establishes_the_communication_once() -> None:
     assert [wc.status for wc in a.completions] == [WcStatus.IBV_WC_SUCCESS] * 3
 
 
-@settings(max_examples=60)
 @given(
     st.integers(0, 1 << 32),
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=30),

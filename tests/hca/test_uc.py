@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fauxrdma.hca.work_queue import SendWqe
@@ -361,7 +361,6 @@ ops = st.builds(
 chance = st.floats(0, 0.3)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(ops, min_size=1, max_size=10), st.integers(0, 2**32), chance, chance, chance,
     st.sampled_from([4096, 8192]), st.sampled_from([0, 0xFFFFFE]), st.integers(0, 10),

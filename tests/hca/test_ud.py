@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from datagram_rig import QKEY, SIZE, Station
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fauxrdma.errors import VerbsError
@@ -353,7 +353,6 @@ def test_the_header_carries_grh_and_service_level() -> None:
 chance = st.floats(0, 0.3)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4096), st.booleans()), min_size=1, max_size=20),
     st.integers(0, 2**32), chance, chance, chance, st.integers(0, 12),
