@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from daemons.shell import add_process_options, announce, loop_factory, parse_address, prepare_process
 from fauxrdma.errors import ConfigError, FauxrdmaError
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.runtime.subnet_manager import CLOCKS, SubnetManagerService
 from fauxrdma.topology.loading import load_topology
 
@@ -29,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(argv)
         prepare_process(options, "fauxrdma-subnet-manager")
-        topology = load_topology(options.fabric, options.nodes, options.gpus)
+        hca_rate = parse_profile(options.profile).port_rate
+        topology = load_topology(options.fabric, options.nodes, options.gpus, hca_rate)
         host, port = parse_address(options.listen)
         service = SubnetManagerService(
             topology, clock=options.clock, dilation=_dilation(options.dilation), seed=options.seed
@@ -57,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
         "--dilation", default="auto", metavar="auto|K", help="fabric time runs K times slower than wall"
     )
     parser.add_argument("--seed", type=int, default=0, help="for every random choice (default %(default)s)")
+    parser.add_argument(
+        "--profile",
+        default=DEFAULT_PROFILE,
+        metavar="NAME[,FIELD=VALUE...]",
+        help="kind of HCA, for the rate of its port; give the HCA daemons the same (default %(default)s)",
+    )
     add_process_options(parser)
     return parser
 

@@ -18,6 +18,7 @@ from fauxrdma.cli.options import (
     LogDirOption,
     MasterPortOption,
     NodesOption,
+    ProfileOption,
     SeedOption,
 )
 
@@ -39,6 +40,7 @@ def compare(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    profile: ProfileOption = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for comparison.json and report.html.")
     ] = Path("fauxrdma-out"),
@@ -72,7 +74,9 @@ def compare(
     repeated = sorted({fabric for fabric in fabrics if fabrics.count(fabric) > 1})
     if repeated:
         raise ConfigError(f"{repeated[0]} is given twice: a fabric is compared with others, not with itself")
-    spec = JobSpec(context.obj or [], nodes, gpus, clock.value, dilation, seed, log_dir, master_port=master_port)
+    spec = JobSpec(
+        context.obj or [], nodes, gpus, clock.value, dilation, seed, profile, log_dir, master_port=master_port
+    )
     topologies = check_job(spec, fabrics)
     check_writable(output)
     spec = replace(spec, dilation=common_dilation(spec, list(topologies.values())))

@@ -9,6 +9,7 @@ from pathlib import Path
 from fauxrdma.cli.progress import Progress
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.dilation import choose_dilation
+from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.lab.launcher import resolve_command, run_job
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.report.building import RunInputs, build_run
@@ -30,6 +31,7 @@ class JobSpec:
     clock: str
     dilation: str
     seed: int
+    profile: str | None = None
     log_dir: Path | None = None
     listen: str = "127.0.0.1:0"
     master_port: int = 0
@@ -43,7 +45,8 @@ def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
             float(spec.dilation)
         except ValueError:
             raise ConfigError(f"--dilation must be auto or a number, got {spec.dilation!r}") from None
-    return {fabric: load_topology(fabric, nodes=spec.nodes, gpus=spec.gpus) for fabric in fabrics}
+    hca_rate = parse_profile(spec.profile or DEFAULT_PROFILE).port_rate
+    return {fabric: load_topology(fabric, spec.nodes, spec.gpus, hca_rate) for fabric in fabrics}
 
 
 def common_dilation(spec: JobSpec, topologies: Sequence[Topology]) -> str:
@@ -65,6 +68,7 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
         clock=spec.clock,
         dilation=spec.dilation,
         seed=spec.seed,
+        profile=spec.profile,
         log_dir=spec.log_dir / Path(fabric).name if spec.log_dir is not None else None,
         listen=spec.listen,
         master_port=spec.master_port,

@@ -20,6 +20,7 @@ __all__ = [
     "LogDirOption",
     "MasterPortOption",
     "NodesOption",
+    "ProfileOption",
     "SeedOption",
 ]
 
@@ -70,4 +71,14 @@ LogDirOption = Annotated[
 MasterPortOption = Annotated[
     int,
     typer.Option("--master-port", min=0, max=65535, help="MASTER_PORT of the ranks' rendezvous; 0 takes a free one."),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME[,FIELD=VALUE...]",
+        help="Kind of HCA: ibta, cx4-edr, cx6-hdr, cx7-ndr, cx8-xdr, rxe-like. It sets limits, habits and, where the "
+        "fabric names no rate, the rate.  [default: ibta]",
+        show_default=False,
+    ),
 ]

@@ -18,6 +18,7 @@ from fauxrdma.cli.options import (
     LogDirOption,
     MasterPortOption,
     NodesOption,
+    ProfileOption,
     SeedOption,
 )
 
@@ -43,6 +44,7 @@ def run(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    profile: ProfileOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -77,7 +79,7 @@ def run(
     from fauxrdma.report.files import check_writable, compare_runs, write_report
     from fauxrdma.report.table import comparison_table
 
-    spec = JobSpec(context.obj or [], nodes, gpus, clock.value, dilation, seed, log_dir, listen, master_port)
+    spec = JobSpec(context.obj or [], nodes, gpus, clock.value, dilation, seed, profile, log_dir, listen, master_port)
     topologies = check_job(spec, [fabric])
     if output is not None:
         check_writable(output)

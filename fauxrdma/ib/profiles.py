@@ -13,6 +13,7 @@ from typing import Any
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.units import Rate
 
 __all__ = ["DEFAULT_PROFILE", "PROFILES", "HcaProfile", "parse_profile"]
 
@@ -21,6 +22,8 @@ __all__ = ["DEFAULT_PROFILE", "PROFILES", "HcaProfile", "parse_profile"]
 class HcaProfile:
     """Limits (`attributes`) and habits of an adapter; `spec` is what :func:`parse_profile` made it from.
 
+    - `port_rate_gbps`: the fastest its port signals, in Gb/s; 0: as fast as any cable. A cable between two ports runs
+      at the slower one's rate.
     - `missing_access_is_invalid_request`: an operation that the queue pair's access flags lack is answered by "invalid
       request" (REM_INV_REQ_ERR) and not by "remote access error" (REM_ACCESS_ERR).
     - `big_endian_atomic_replies`: the original value of an atomic arrives in big-endian order.
@@ -31,11 +34,17 @@ class HcaProfile:
 
     spec: str
     attributes: DeviceAttr = field(default_factory=DeviceAttr)
+    port_rate_gbps: int = 0
     missing_access_is_invalid_request: bool = False
     big_endian_atomic_replies: bool = False
     last_wqe_event: bool = True
     inline_errno: int = errno.EINVAL
     memlock_bytes: int = 0
+
+    @property
+    def port_rate(self) -> Rate | None:
+        """The fastest its port signals, or None: as fast as any cable."""
+        return Rate.gbps(self.port_rate_gbps) if self.port_rate_gbps > 0 else None
 
     def device_attributes(self, guid: int) -> DeviceAttr:
         """The attributes of one device of this kind."""
@@ -45,7 +54,7 @@ class HcaProfile:
 _IBTA = DeviceAttr()
 
 
-def _mellanox(spec: str, part: int, hw_ver: int, fw_ver: str, max_qp: int) -> HcaProfile:
+def _mellanox(spec: str, rate_gbps: int, part: int, fw_ver: str, max_qp: int) -> HcaProfile:
     return HcaProfile(
         spec,
         replace(
@@ -53,7 +62,6 @@ def _mellanox(spec: str, part: int, hw_ver: int, fw_ver: str, max_qp: int) -> Hc
             fw_ver=fw_ver,
             vendor_id=0x02C9,
             vendor_part_id=part,
-            hw_ver=hw_ver,
             max_qp_wr=32768,
             max_sge=30,
             max_sge_rd=30,
@@ -68,6 +76,7 @@ def _mellanox(spec: str, part: int, hw_ver: int, fw_ver: str, max_qp: int) -> Hc
             local_ca_ack_delay=16,
             max_qp=max_qp,
         ),
+        port_rate_gbps=rate_gbps,
         missing_access_is_invalid_request=True,
         inline_errno=errno.ENOMEM,
     )
@@ -75,10 +84,10 @@ def _mellanox(spec: str, part: int, hw_ver: int, fw_ver: str, max_qp: int) -> Hc
 
 PROFILES: dict[str, HcaProfile] = {
     "ibta": HcaProfile("ibta", _IBTA),
-    "cx4-edr": replace(_mellanox("cx4-edr", 4115, 0, "12.28.2006", max_qp=131072), big_endian_atomic_replies=True),
-    "cx6-hdr": _mellanox("cx6-hdr", 4123, 0, "20.35.1012", max_qp=262144),
-    "cx7-ndr": _mellanox("cx7-ndr", 4129, 0, "28.39.1002", max_qp=131072),
-    "cx8-xdr": _mellanox("cx8-xdr", 4131, 0, "40.44.1036", max_qp=262144),
+    "cx4-edr": replace(_mellanox("cx4-edr", 100, 4115, "12.28.2006", max_qp=131072), big_endian_atomic_replies=True),
+    "cx6-hdr": _mellanox("cx6-hdr", 200, 4123, "20.35.1012", max_qp=262144),
+    "cx7-ndr": _mellanox("cx7-ndr", 400, 4129, "28.39.1002", max_qp=131072),
+    "cx8-xdr": _mellanox("cx8-xdr", 800, 4131, "40.44.1036", max_qp=262144),
     "rxe-like": HcaProfile(
         "rxe-like",
         replace(

@@ -37,7 +37,8 @@ class LocalLab:
 
     `fabric` is a preset or a YAML file; `gpus` GPUs of each of `nodes` nodes take part. `clock` is ``paced`` (shaped by
     the fabric model) or ``none`` (as fast as the host goes); `dilation` is ``auto`` or a number k: one nanosecond of
-    fabric time lasts k of wall time. `profile` says what the HCAs can do (ib/profiles.py).
+    fabric time lasts k of wall time. `profile` says what the HCAs can do, and how fast their ports are
+    (ib/profiles.py; default: as the specification has it, at the rate of the cables).
 
     Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
@@ -56,21 +57,22 @@ class LocalLab:
         log_dir: str | Path | None = None,
         listen: str = "127.0.0.1:0",
         master_port: int = 0,
-        profile: str = DEFAULT_PROFILE,
+        profile: str | None = None,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
         if clock not in CLOCKS:
             raise ConfigError(f"there is no clock {clock!r}: choose paced or none")
         _check_dilation(dilation)
-        self.profile = parse_profile(profile).spec
+        chosen = parse_profile(profile or DEFAULT_PROFILE)
+        self.profile = chosen.spec
         self.fabric = fabric
         self.nodes = nodes
         self.gpus = gpus
         self.clock = clock
         self.seed = seed
         self.master_port = master_port
-        self.topology: Topology = load_topology(fabric, nodes=nodes, gpus=gpus)
+        self.topology: Topology = load_topology(fabric, nodes, gpus, chosen.port_rate)
         self.dilation = 1.0
         self.subnet_manager: tuple[str, int] = parse_endpoint(listen, "--listen")
         self.supervisor = Supervisor()
@@ -206,7 +208,7 @@ class LocalLab:
         self._manager = self._start_daemon(
             "subnet manager",
             "daemons.subnet_manager",
-            [self.fabric, *size, "--listen", f"{host}:{port}", *time_options],
+            [self.fabric, *size, "--profile", self.profile, "--listen", f"{host}:{port}", *time_options],
             logs / "subnet-manager.log",
         )
         ready = self._await_ready(self._manager, deadline)

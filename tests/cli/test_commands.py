@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fauxrdma import __version__
+from fauxrdma.ib.attributes import DeviceAttr
 from fauxrdma.report.results import SCHEMA_VERSION, Comparison
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import load_topology
@@ -121,6 +123,20 @@ class TestDevinfo:
         assert [device["hca_id"] for device in devices] == [line.strip() for line in lines[1:]]
         assert {device["ports"][0]["rate"] for device in devices} == {"400 Gb/sec"}
 
+    def test_verbose_has_every_limit_of_the_profile(self, cli: Any) -> None:
+        (device,) = json.loads(
+            cli("devinfo", "fat-tree", "-d", "hca1", "-v", "--profile", "cx4-edr,max_qp=7", "--format", "json").stdout
+        )
+        assert (device["profile"], device["max_qp"], device["max_sge"]) == ("cx4-edr,max_qp=7", "7", "30")
+        limits = {field.name for field in dataclasses.fields(DeviceAttr)} - {"atomic_caps"} | {"atomic_cap"}
+        assert limits - set(device) == set()
+        (port,) = device["ports"]
+        assert (port["rate"], port["active_speed"], port["phys_state"]) == (
+            "100 Gb/sec",
+            "25.0 Gbps (32)",
+            "LINK_UP (5)",
+        )
+
     def test_a_rank_asks_its_own_daemon(self, cli: Any) -> None:
         command = cli.command("devinfo", "--list")
         result = cli("run", "fat-tree", "--clock", "none", "--no-prefix", "--", *command)
@@ -135,6 +151,17 @@ class TestJobs:
         assert re.search(r"result: total\s+│\s+10 ", result.stdout)
         assert re.search(r"fabric time per step\s+│\s+\d", result.stdout)
         assert (cli.directory / "out" / "report.html").exists()
+
+    def test_the_profile_reaches_the_ranks_and_sets_the_rate(self, cli: Any) -> None:
+        command = cli.command("devinfo", "-d", "hca1", "--format", "json")
+        shown = []
+        for fabric in ("fat-tree", "fat-tree:hdr"):
+            result = cli(
+                "run", fabric, "--nodes", "1", "--profile", "cx7-ndr", "--clock", "none", "--no-prefix", "--", *command
+            )
+            (device,), _ = json.JSONDecoder().raw_decode(result.stdout)
+            shown.append((device["profile"], device["ports"][0]["rate"]))
+        assert shown == [("cx7-ndr", "400 Gb/sec"), ("cx7-ndr", "200 Gb/sec")]
 
     def test_run_as_json_keeps_standard_output_clean(self, cli: Any) -> None:
         result = cli("run", "fat-tree", "--clock", "none", "--format", "json", "--", cli.script(JOB))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import os
 import re
 import shlex
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.profiles import PROFILES, HcaProfile
 from fauxrdma.report import results
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -19,10 +23,14 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def readme_commands() -> list[str]:
-    """Every command of the README's shell blocks, in order."""
-    blocks = FENCE.findall((REPOSITORY / "README.md").read_text())
+def commands(*pages: Path) -> list[str]:
+    """Every command of the pages' shell blocks, in order."""
+    blocks = [block for page in pages for block in FENCE.findall(page.read_text())]
     return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def readme_commands() -> list[str]:
+    return commands(REPOSITORY / "README.md")
 
 
 def run(command: str, directory: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
@@ -41,14 +49,14 @@ def run(command: str, directory: Path = REPOSITORY) -> subprocess.CompletedProce
 
 
 def test_the_readme_has_commands() -> None:
-    commands = readme_commands()
-    assert "make demo" in commands
-    assert len(commands) > 10
+    found = readme_commands()
+    assert "make demo" in found
+    assert len(found) > 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in readme_commands() if not c.startswith(("make ", ". "))])
-def test_a_command_of_the_readme_works(command: str) -> None:
+@pytest.mark.parametrize("command", [c for c in commands(*PAGES) if not c.startswith(("make ", ". "))])
+def test_a_command_of_the_documentation_works(command: str) -> None:
     result = run(command)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -95,6 +103,25 @@ def test_every_option_is_documented(command: str) -> None:
     for option in options:
         short = re.search(rf"^  (-\w), {option}\b", shown, re.MULTILINE)
         assert option in page or (short is not None and f"`{short.group(1)}" in page), option
+
+
+def test_the_page_of_profiles_has_every_habit_limit_and_value_that_differs() -> None:
+    lines = (REPOSITORY / "docs" / "profiles.md").read_text().splitlines()
+    table = {cells[0].strip("`"): cells[1:] for cells in (line.strip("| ").split(" | ") for line in lines) if cells[2:]}
+    assert table.pop("field") == list(PROFILES)
+    for name, cells in table.items():
+        for cell, profile in zip(cells, PROFILES.values(), strict=True):
+            value = getattr(profile, name, None)
+            value = getattr(profile.attributes, name) if value is None else value
+            shown = errno.errorcode[value] if name == "inline_errno" else str(value)
+            assert cell == {"True": "yes", "False": "no"}.get(shown, shown), (name, profile.spec)
+    differing = {
+        field.name
+        for field in dataclasses.fields(DeviceAttr)
+        if len({getattr(profile.attributes, field.name) for profile in PROFILES.values()}) > 1
+    }
+    habits = {field.name for field in dataclasses.fields(HcaProfile)} - {"spec", "attributes"}
+    assert differing | habits == set(table)
 
 
 def test_every_layer_is_documented() -> None:
