@@ -28,16 +28,13 @@ MAX_BURST = 1 << 20
 
 
 def _active_rates_bps(topology: Topology, nodes: int, gpus: int) -> list[int]:
-    """Signalling rates of the cables of the HCAs in use: one per used GPU of each used node, in bits/s."""
+    """Signalling rates in bits/s of the cables of the HCAs that the first `gpus` GPUs of each used node need."""
     if not (1 <= nodes <= topology.hosts and 1 <= gpus <= topology.gpus_per_host):
         raise ConfigError(
             f"{topology.name} has {topology.hosts} nodes of {topology.gpus_per_host} GPUs, asked for {nodes} and {gpus}"
         )
-    return [
-        topology.fabric_link(topology.hca(host, index)).rate.bits_per_s
-        for host in range(nodes)
-        for index in range(1, gpus + 1)
-    ]
+    used = {topology.hca_of(topology.gpu(host, gpu)) for host in range(nodes) for gpu in range(gpus)}
+    return [topology.fabric_link(hca).rate.bits_per_s for hca in used]
 
 
 def throughput_dilation(topology: Topology, nodes: int, gpus: int, host_bytes_per_s: float) -> float:

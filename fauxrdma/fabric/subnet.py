@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
+from fauxrdma.fabric.host_path import links_to_hca, usual_memory
 from fauxrdma.fabric.transport import INFINIBAND, TransportProfile
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
@@ -29,7 +30,7 @@ MAX_LID = 0xBFFF
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A route from source GPU (or storage PCIe switch) to destination. `links` are ids into `Topology.links`;
+    """A route from source memory (a GPU's or the host's) to destination. `links` are ids into `Topology.links`;
     `switches` counts fabric switches; `latency_ns` is one-way for a small message, NIC overheads included; `rate` is
     the payload rate of the narrowest link."""
 
@@ -57,7 +58,6 @@ class SubnetManager:
             )
         self._lids = {node.name: lid for lid, node in enumerate(self._nodes, start=1)}
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
-        self._between = {(link.src, link.dst): link for link in topology.links if link.kind == "pcie"}
         self._paths: dict[tuple[int, int], Path] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
         self.tables = self._minhop()
@@ -113,8 +113,9 @@ class SubnetManager:
             if node.kind is not NodeKind.HCA:
                 raise FabricUnhealthy(f"LID {self._lids[node.name]} is {node.name}: traffic runs between HCAs")
         cables = self._cables(source, target, dlid) if slid != dlid else []
-        host_in = self._host_links(source)
-        host_out = [self.topology.links[link.reverse] for link in reversed(self._host_links(target))]
+        host_in = links_to_hca(self.topology, usual_memory(self.topology, source), source)
+        inward = links_to_hca(self.topology, usual_memory(self.topology, target), target)
+        host_out = [self.topology.links[link.reverse] for link in reversed(inward)]
         links = tuple(link.id for link in (*host_in, *cables, *host_out))
         return Path(
             links=links,
@@ -132,15 +133,6 @@ class SubnetManager:
                 raise FabricUnhealthy(f"no route from {source.name} to {target.name}: {at} has no port for LID {dlid}")
             cables.append(self._by_port[at, port])
         return cables
-
-    def _host_links(self, hca: Node) -> list[Link]:
-        """Links from the memory behind an HCA to the HCA: GPU, PCIe switch, HCA; a storage HCA starts at its switch."""
-        up = next(link for link in self.topology.links_from(hca.name) if link.kind == "pcie")
-        links = [self.topology.links[up.reverse]]
-        gpu = self.topology.gpu_of(hca)
-        if gpu is not None:
-            links.insert(0, self._between[gpu.name, up.dst])
-        return links
 
     # -- tables
 

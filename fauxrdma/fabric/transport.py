@@ -20,6 +20,9 @@ PCIE_MAX_PAYLOAD = 256
 PCIE_TLP_OVERHEAD = 24
 """Bytes around each transaction layer packet: framing 4, header with 64-bit address 16, LCRC 4."""
 
+NVLINK_DATA_FLITS = 16
+"""Flits of 16 bytes that follow the header flit of a full NVLink packet (256 bytes of data)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransportProfile:
@@ -36,10 +39,12 @@ class TransportProfile:
         return mtu / (mtu + self.packet_overhead)
 
     def payload_rate(self, link: Link, mtu: int) -> Rate:
-        """The payload rate of `link`: its signalling rate less packet headers (PCIe lanes have their own)."""
+        """The payload rate of `link`: its signalling rate less packet headers (PCIe and NVLink have their own)."""
         bits = link.rate.bits_per_s
         if link.kind == "pcie":
             return Rate(bits * PCIE_MAX_PAYLOAD // (PCIE_MAX_PAYLOAD + PCIE_TLP_OVERHEAD))
+        if link.kind == "nvlink":
+            return Rate(bits * NVLINK_DATA_FLITS // (NVLINK_DATA_FLITS + 1))
         return Rate(bits * mtu // (mtu + self.packet_overhead))
 
     def latency_ns(self, topology: Topology, cables: list[Link]) -> int:

@@ -154,7 +154,7 @@ class LocalLab:
             "DIST_BACKEND": "fauxrdma",
             "FAUXRDMA_SOCKET": str(self.socket_path(node)),
             "FAUXRDMA_NODE": str(node),
-            "FAUXRDMA_HCA": f"hca{local_rank + 1}",
+            "FAUXRDMA_HCA": f"hca{self.topology.shape.hca_of_gpu(local_rank)}",
             "FAUXRDMA_STATS_DIR": str(self.stats_dir),
         }
         if "OMP_NUM_THREADS" not in os.environ:

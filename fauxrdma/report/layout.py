@@ -100,7 +100,7 @@ def _in_use(topology: Topology, node: Node) -> bool:
     if node.kind is NodeKind.GPU:
         return node.index < topology.active_gpus
     if node.kind is NodeKind.HCA:
-        return node.index <= topology.active_gpus
+        return node in topology.active_hcas(node.host or 0)
     return any(
         topology.nodes[link.dst].kind is NodeKind.GPU and topology.nodes[link.dst].index < topology.active_gpus
         for link in topology.links_from(node.name)
@@ -118,9 +118,10 @@ def _place_host(
         layout.boxes[hca.name] = Box(left + pitch * (place + 0.5), hca_y, pitch - 8, _HCA_H)
     gpus = {node.name: node for node in devices if node.kind is NodeKind.GPU}
     for hca in hcas:
-        gpu = topology.gpu_of(hca)
-        if gpu is not None and gpu.name in gpus:
-            layout.boxes[gpu.name] = Box(layout.boxes[hca.name].x, gpu_y, pitch - 8, _GPU_H)
+        own = [gpu for gpu in topology.gpus_of(hca) if gpu.name in gpus]
+        for place, gpu in enumerate(own):
+            share = (pitch - 8) / len(own)
+            layout.boxes[gpu.name] = Box(layout.boxes[hca.name].left + share * (place + 0.5), gpu_y, share, _GPU_H)
     for pcie in (node for node in devices if node.kind is NodeKind.PCIE):
         below = [layout.boxes[link.dst] for link in topology.links_from(pcie.name) if link.dst in layout.boxes]
         with_gpus = [box for box in below if box.y == gpu_y] or below  # a storage HCA far away must not stretch it

@@ -21,7 +21,7 @@ def ring_all_reduce_ns(topology: Topology, nodes: int, gpus: int, nbytes: int) -
     neighbours, beta the payload rate of the narrowest, a link shared by several of these flows divided evenly.
     """
     manager = SubnetManager(topology)
-    hcas = [topology.hca(node, gpu + 1).name for node in range(nodes) for gpu in range(gpus)]
+    hcas = [topology.hca_of(topology.gpu(node, gpu)).name for node in range(nodes) for gpu in range(gpus)]
     n = len(hcas)
     if n < 2:
         return 0.0

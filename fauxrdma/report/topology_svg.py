@@ -166,6 +166,6 @@ def _device_tooltip(topology: Topology, node: Node) -> str:
     if node.kind is NodeKind.SWITCH:
         ports = "" if node.radix is None else f", {node.radix} ports"
         return f"{node.name}: switch{ports}, {topology.switching}, {format_ns(topology.switch_latency_ns)}"
-    what = {NodeKind.GPU: "GPU", NodeKind.HCA: "HCA", NodeKind.PCIE: "PCIe switch"}[node.kind]
-    storage = " for storage" if node.kind is NodeKind.HCA and topology.gpu_of(node) is None else ""
+    what = {NodeKind.GPU: "GPU", NodeKind.HCA: "HCA", NodeKind.PCIE: "PCIe switch"}.get(node.kind, node.kind.value)
+    storage = " for storage" if node.kind is NodeKind.HCA and not topology.gpus_of(node) else ""
     return f"{node.name}: {what}{storage}"

@@ -137,7 +137,7 @@ class SubnetState:
                 continue
             lid = self.manager.lid(hca.name)
             cable = self.topology.fabric_link(hca)
-            gpu = self.topology.gpu_of(hca)
+            gpus = self.topology.gpus_of(hca)
             out.append(
                 HcaInfo(
                     name=f"hca{hca.index}",
@@ -147,7 +147,7 @@ class SubnetState:
                     gid=self.manager.gid(lid),
                     rate_bps=cable.rate.bits_per_s,
                     mtu=self.topology.mtu,
-                    gpu=None if gpu is None else gpu.index,
+                    gpu=gpus[0].index if gpus else None,
                     leaf=cable.dst,
                     leaf_port=cable.dst_port,
                 )

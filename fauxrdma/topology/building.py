@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fauxrdma.errors import ConfigError
 from fauxrdma.topology.graph import (
     CUT_THROUGH,
@@ -16,19 +14,15 @@ from fauxrdma.topology.graph import (
     Topology,
     reachable_switches,
 )
+from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.units import Rate
 
 __all__ = [
     "DEFAULT_MTU",
     "DEFAULT_SWITCH_LATENCY_NS",
-    "PCIE_GEN4_X16",
-    "HostShape",
     "PortsExhausted",
     "TopologyBuilder",
 ]
-
-PCIE_GEN4_X16 = Rate.gbps(252)
-"""16 lanes x 16 GT/s x 128/130 line coding, before TLP headers."""
 
 DEFAULT_SWITCH_LATENCY_NS = 130
 """Cut-through InfiniBand switch (REFERENCE C: 100-130 ns; the seed's 130)."""
@@ -45,22 +39,12 @@ class PortsExhausted(ConfigError):
         self.radix = radix
 
 
-@dataclass(frozen=True, slots=True)
-class HostShape:
-    """What is inside every host. HCA i (from 1) serves GPU i-1 and sits on that GPU's PCIe switch; each HCA beyond the
-    last GPU is a storage HCA on a PCIe switch of its own. `gpus_per_pcie` GPUs share one PCIe switch; `pcie_rate` is
-    the rate of each device's lanes, one bundle per device."""
-
-    gpus: int = 8
-    hcas: int = 9
-    gpus_per_pcie: int = 2
-    pcie_rate: Rate = PCIE_GEN4_X16
-
-
 class TopologyBuilder:
-    """Collects nodes and cables, then makes the Topology. Names must be new; ports are handed out in call order."""
+    """Collects nodes and cables, then makes the Topology. Names must be new; ports are handed out in call order.
+    All hosts have the same `shape`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: HostShape) -> None:
+        self.shape = shape
         self.nodes: dict[str, Node] = {}
         self._links: list[Link] = []
         self._next_port: dict[str, int] = {}
@@ -72,19 +56,27 @@ class TopologyBuilder:
         self._tier_sizes[tier] = self._tier_sizes.get(tier, 0) + 1
         return self._add(Node(name, NodeKind.SWITCH, None, self._tier_sizes[tier], tier, radix))
 
-    def add_host(self, host: int, shape: HostShape) -> None:
-        """Host number `host`: its GPUs, PCIe switches and HCAs with the lanes between them, no cables yet."""
-        pcie_count = -(-shape.gpus // shape.gpus_per_pcie) + max(0, shape.hcas - shape.gpus)
-        for p in range(pcie_count):
-            self._add(Node(f"n{host}.pcie{p}", NodeKind.PCIE, host, p))
+    def add_host(self, host: int) -> None:
+        """Host number `host`: its memory, GPUs, PCIe switches, NVSwitches and HCAs with the lanes between them, no
+        cables yet."""
+        shape = self.shape
+        memory = self._add(Node(f"n{host}.mem", NodeKind.MEMORY, host, 0))
+        for p in range(shape.gpu_pcie_switches + shape.storage_hcas):
+            pcie = self._add(Node(f"n{host}.pcie{p}", NodeKind.PCIE, host, p))
+            self.connect(pcie.name, memory.name, shape.pcie_rate, 0.0, kind="pcie")
+        for s in range(shape.nvswitches):
+            self._add(Node(f"n{host}.nvsw{s}", NodeKind.NVSWITCH, host, s))
         for g in range(shape.gpus):
             gpu = self._add(Node(f"n{host}.gpu{g}", NodeKind.GPU, host, g))
-            self.connect(gpu.name, f"n{host}.pcie{g // shape.gpus_per_pcie}", shape.pcie_rate, 0.0, kind="pcie")
-        first_storage = -(-shape.gpus // shape.gpus_per_pcie)
+            pcie_of_gpu = f"n{host}.pcie{g // shape.gpus_per_pcie_switch}"
+            self.connect(gpu.name, pcie_of_gpu, shape.pcie_rate, 0.0, kind="pcie")
+            if shape.nvlink_rate is not None:
+                lanes = Rate(shape.nvlink_rate.bits_per_s // shape.nvswitches)
+                for s in range(shape.nvswitches):
+                    self.connect(gpu.name, f"n{host}.nvsw{s}", lanes, 0.0, kind="nvlink")
         for i in range(1, shape.hcas + 1):
             hca = self._add(Node(f"n{host}.hca{i}", NodeKind.HCA, host, i))
-            pcie = (i - 1) // shape.gpus_per_pcie if i <= shape.gpus else first_storage + i - shape.gpus - 1
-            self.connect(hca.name, f"n{host}.pcie{pcie}", shape.pcie_rate, 0.0, kind="pcie")
+            self.connect(hca.name, f"n{host}.pcie{shape.pcie_switch_of_hca(i)}", shape.pcie_rate, 0.0, kind="pcie")
 
     def connect(self, a: str, b: str, rate: Rate, length_m: float, *, kind: str = "cable") -> None:
         """A full-duplex cable between `a` and `b`: two links. Raises PortsExhausted when a switch is full."""
@@ -127,7 +119,6 @@ class TopologyBuilder:
         name: str,
         description: str,
         hosts: int,
-        gpus_per_host: int,
         switch_latency_ns: int = DEFAULT_SWITCH_LATENCY_NS,
         switching: str = CUT_THROUGH,
         mtu: int = DEFAULT_MTU,
@@ -144,8 +135,8 @@ class TopologyBuilder:
             name=name,
             description=description,
             hosts=hosts,
-            gpus_per_host=gpus_per_host,
-            active_gpus=gpus_per_host,
+            shape=self.shape,
+            active_gpus=self.shape.gpus,
             nodes=self.nodes,
             links=links,
             switch_latency_ns=switch_latency_ns,

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import HostShape, PortsExhausted, TopologyBuilder
+from fauxrdma.topology.building import PortsExhausted, TopologyBuilder
 from fauxrdma.topology.graph import TIER_NAMES, NodeKind, Topology
+from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.topology.schema import CableForm, FabricForm, did_you_mean, parse_form
 from fauxrdma.topology.yaml_document import Problem, YamlDocument
 
@@ -64,7 +65,14 @@ class _Assembly:
         self._form = form
         self._hosts = hosts
         self._hcas = form.hosts.gpus if form.hosts.hcas is None else form.hosts.hcas
-        self._builder = TopologyBuilder()
+        self._builder = TopologyBuilder(
+            HostShape(
+                gpus=form.hosts.gpus,
+                storage_hcas=max(0, self._hcas - form.hosts.gpus),
+                gpus_per_pcie_switch=form.hosts.gpus_per_pcie_switch,
+                pcie_rate=form.hosts.pcie_rate,
+            )
+        )
         self._problems: list[Problem] = []
         self._cabled: dict[str, int] = {}
 
@@ -83,7 +91,6 @@ class _Assembly:
             name=form.name,
             description=form.description,
             hosts=self._hosts,
-            gpus_per_host=form.hosts.gpus,
             switch_latency_ns=form.switch_latency,
             switching=form.switching,
             mtu=form.mtu,
@@ -109,9 +116,8 @@ class _Assembly:
                 )
             else:
                 self._builder.add_switch(name, TIER_NAMES.index(switch.tier), switch.ports)
-        shape = HostShape(form.hosts.gpus, self._hcas, form.hosts.gpus_per_pcie_switch, form.hosts.pcie_rate)
         for host in range(self._hosts):
-            self._builder.add_host(host, shape)
+            self._builder.add_host(host)
         for number, cable in enumerate(form.cables):
             self._add_cable(number, cable)
 

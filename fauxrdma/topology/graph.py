@@ -4,8 +4,9 @@ Everything that has a rate is a link. A full-duplex cable (or PCIe lane bundle) 
 know each other through `Link.reverse`. The graph is data: it says what is plugged into what, not how packets travel
 (that is the subnet manager's part, `fauxrdma.fabric`).
 
-Names: host ``h`` has ``n{h}.gpu{g}`` (g from 0), ``n{h}.pcie{p}`` (p from 0) and ``n{h}.hca{i}`` (i from 1). GPU g uses
-HCA g+1; HCAs beyond the last GPU serve storage. Switches are called ``leaf1``, ``spine1`` ... in the presets.
+Names: host ``h`` has ``n{h}.gpu{g}`` (g from 0), ``n{h}.pcie{p}`` (p from 0), ``n{h}.nvsw{s}`` (s from 0),
+``n{h}.mem`` and ``n{h}.hca{i}`` (i from 1, compute before storage). Which GPU uses which HCA says the `HostShape`,
+which all hosts share. Switches are called ``leaf1``, ``spine1`` ... in the presets.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.units import Rate
 
 __all__ = [
@@ -40,10 +42,12 @@ HCA_FABRIC_PORT = 1
 
 
 class NodeKind(StrEnum):
-    """What a node of the graph is."""
+    """What a node of the graph is. MEMORY is host memory with the root complex in front of it."""
 
     GPU = "gpu"
     PCIE = "pcie"
+    NVSWITCH = "nvswitch"
+    MEMORY = "memory"
     HCA = "hca"
     SWITCH = "switch"
 
@@ -51,7 +55,7 @@ class NodeKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Node:
     """A device. `host` is None for switches; `tier` (0 leaf, 1 spine, 2 core) and `radix` (ports) only for switches.
-    `index` counts from 0 for GPUs and PCIe switches, from 1 for HCAs and for the switches of each tier."""
+    `index` counts from 0 inside hosts, from 1 for HCAs and for the switches of each tier."""
 
     name: str
     kind: NodeKind
@@ -64,7 +68,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Link:
     """ONE DIRECTION of a full-duplex cable or lane bundle. `rate` is the signalling rate after line coding, before
-    packet headers; `kind` is "pcie" or "cable"; `reverse` is the id of the other direction; `id` its place in
+    packet headers; `kind` is "pcie", "nvlink" or "cable"; `reverse` is the id of the other direction; `id` its place in
     `Topology.links`. The name is ``src->dst``, with ``:n`` appended (n from 1) where cables run in parallel."""
 
     id: int
@@ -82,7 +86,7 @@ class Link:
 class Topology:
     """A whole fabric. Immutable by convention: build one with a preset, a YAML file or `TopologyBuilder`.
 
-    `hosts` and `gpus_per_host` say what is there; `active_gpus` how many GPUs of each host the job uses (0..n-1).
+    `hosts` hosts of one `shape`; `active_gpus` says how many GPUs of each host the job uses (0..n-1).
     `switch_latency_ns` is the forwarding latency of every fabric switch, `switching` "cut-through" or
     "store-and-forward", `mtu` the payload bytes of a full packet.
     """
@@ -93,7 +97,7 @@ class Topology:
         name: str,
         description: str,
         hosts: int,
-        gpus_per_host: int,
+        shape: HostShape,
         active_gpus: int,
         nodes: dict[str, Node],
         links: list[Link],
@@ -104,7 +108,7 @@ class Topology:
         self.name = name
         self.description = description
         self.hosts = hosts
-        self.gpus_per_host = gpus_per_host
+        self.shape = shape
         self.active_gpus = active_gpus
         self.nodes = nodes
         self.links = links
@@ -136,9 +140,14 @@ class Topology:
         return node
 
     @property
+    def gpus_per_host(self) -> int:
+        """GPUs of each host."""
+        return self.shape.gpus
+
+    @property
     def hcas_per_host(self) -> int:
         """HCAs of each host, storage included."""
-        return sum(1 for node in self.nodes.values() if node.kind is NodeKind.HCA and node.host == 0)
+        return self.shape.hcas
 
     def hcas(self) -> list[Node]:
         """All HCAs in (host, index) order."""
@@ -150,11 +159,22 @@ class Topology:
         found = [node for node in self.nodes.values() if node.kind is NodeKind.SWITCH]
         return sorted(found, key=lambda node: (node.tier or 0, node.index))
 
-    def gpu_of(self, hca: Node) -> Node | None:
-        """The GPU that uses `hca` (GPU g uses HCA g+1), or None for a storage HCA."""
-        if hca.index > self.gpus_per_host:
-            return None
-        return self.nodes.get(f"n{hca.host}.gpu{hca.index - 1}")
+    def gpus_of(self, hca: Node) -> list[Node]:
+        """The GPUs that use `hca`, in order; none for an HCA that only serves storage."""
+        return [self.nodes[f"n{hca.host}.gpu{gpu}"] for gpu in self.shape.gpus_of_hca(hca.index)]
+
+    def hca_of(self, gpu: Node) -> Node:
+        """The HCA that `gpu` uses."""
+        return self.nodes[f"n{gpu.host}.hca{self.shape.hca_of_gpu(gpu.index)}"]
+
+    def memory(self, host: int) -> Node:
+        """The host memory of `host`. Raises ConfigError naming what exists."""
+        return self._device(f"n{host}.mem")
+
+    def active_hcas(self, host: int) -> list[Node]:
+        """The HCAs of `host` that the GPUs in use need, in order."""
+        indices = {self.shape.hca_of_gpu(gpu): None for gpu in range(self.active_gpus)}
+        return [self.hca(host, index) for index in indices]
 
     def links_from(self, name: str) -> list[Link]:
         """Links that leave the node `name`, in port order of insertion."""
@@ -175,7 +195,7 @@ class Topology:
             "name": self.name,
             "description": self.description,
             "hosts": self.hosts,
-            "gpus_per_host": self.gpus_per_host,
+            "shape": self.shape.to_dict(),
             "active_gpus": self.active_gpus,
             "switch_latency_ns": self.switch_latency_ns,
             "switching": self.switching,
@@ -214,7 +234,7 @@ class Topology:
                 name=data["name"],
                 description=data["description"],
                 hosts=data["hosts"],
-                gpus_per_host=data["gpus_per_host"],
+                shape=HostShape.from_dict(data["shape"]),
                 active_gpus=data["active_gpus"],
                 nodes=nodes,
                 links=links,

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import PCIE_GEN4_X16, HostShape, TopologyBuilder
+from fauxrdma.topology.building import TopologyBuilder
 from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.host_shape import PCIE_GEN4_X16, HostShape
 from fauxrdma.units import Rate
 
 __all__ = ["DEFAULT_NODES", "PRESETS", "SPEEDS", "Preset", "Speed"]
@@ -110,20 +111,17 @@ class _Spread:
                 f"{self.name} cannot hold {nodes} nodes: leaf{full + 1} ran out of ports (it has {self.radix}, of which"
                 f" {self.trunk_ports} go to other switches); at most {self.max_nodes()} nodes fit"
             )
-        builder = TopologyBuilder()
+        builder = TopologyBuilder(HostShape(pcie_rate=speed.pcie))
         for leaf in range(1, self.leaves + 1):
             builder.add_switch(f"leaf{leaf}", tier=0, radix=self.radix)
         self.cables(builder, speed)
         _add_hosts(builder, self.place(nodes), speed)
-        return builder.build(
-            name=_full_name(self.name, speed), description=self.description, hosts=nodes, gpus_per_host=GPUS_PER_NODE
-        )
+        return builder.build(name=_full_name(self.name, speed), description=self.description, hosts=nodes)
 
 
 def _add_hosts(builder: TopologyBuilder, placed: Sequence[Sequence[int]], speed: Speed) -> None:
-    shape = HostShape(GPUS_PER_NODE, HCAS_PER_NODE, 2, speed.pcie)
     for host, leaf_of in enumerate(placed):
-        builder.add_host(host, shape)
+        builder.add_host(host)
         for i, leaf in enumerate(leaf_of, start=1):
             builder.connect(f"n{host}.hca{i}", f"leaf{leaf + 1}", speed.cable, HOST_CABLE_M)
 
@@ -175,7 +173,7 @@ def _fat_tree(nodes: int, speed: Speed) -> Topology:
         spines = next(
             s for s in range(1, FAT_TREE_HALF + 1) if FAT_TREE_HALF % s == 0 and leaves * FAT_TREE_HALF // s <= 36
         )
-    builder = TopologyBuilder()
+    builder = TopologyBuilder(HostShape(pcie_rate=speed.pcie))
     for leaf in range(1, leaves + 1):
         builder.add_switch(f"leaf{leaf}", tier=0, radix=FAT_TREE_RADIX)
     for spine in range(1, spines + 1):
@@ -190,7 +188,6 @@ def _fat_tree(nodes: int, speed: Speed) -> Topology:
         name=_full_name("fat-tree", speed),
         description="Two-level fat-tree of 36-port switches, half down and half up, all HCAs of a node on one leaf",
         hosts=nodes,
-        gpus_per_host=GPUS_PER_NODE,
     )
 
 

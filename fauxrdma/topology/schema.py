@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import DEFAULT_MTU, DEFAULT_SWITCH_LATENCY_NS, PCIE_GEN4_X16
+from fauxrdma.topology.building import DEFAULT_MTU, DEFAULT_SWITCH_LATENCY_NS
 from fauxrdma.topology.graph import CUT_THROUGH
+from fauxrdma.topology.host_shape import PCIE_GEN4_X16
 from fauxrdma.topology.yaml_document import Loc, Problem, YamlDocument
 from fauxrdma.units import Rate, parse_length_m, parse_rate, parse_size, parse_time_ns
 

@@ -10,8 +10,9 @@ import pytest
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.transport import INFINIBAND
-from fauxrdma.topology.building import HostShape, TopologyBuilder
+from fauxrdma.topology.building import TopologyBuilder
 from fauxrdma.topology.graph import STORE_AND_FORWARD, NodeKind, Topology
+from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.units import Rate
 
@@ -60,9 +61,9 @@ def test_every_pair_of_hcas_has_a_shortest_path_that_is_connected(name: str, nod
             links = [topology.links[link] for link in path.links]
             assert all(a.dst == b.src for a, b in pairwise(links))
             assert len(set(path.links)) == len(path.links)
-            first, last = topology.gpu_of(source), topology.gpu_of(target)
-            assert links[0].src == (first.name if first else f"n{source.host}.pcie4")
-            assert links[-1].dst == (last.name if last else f"n{target.host}.pcie4")
+            first, last = topology.gpus_of(source), topology.gpus_of(target)
+            assert links[0].src == (first[0].name if first else f"n{source.host}.mem")
+            assert links[-1].dst == (last[0].name if last else f"n{target.host}.mem")
             leaves = {topology.fabric_link(source).dst, topology.fabric_link(target).dst}
             across = 2 if name == "seed-two-switch" else 3
             assert path.switches == (0 if source is target else 1 if len(leaves) == 1 else across)
@@ -111,15 +112,15 @@ def test_routes_to_switches_are_set_but_not_counted() -> None:
 
 def test_the_longer_way_is_never_taken() -> None:
     """A triangle of switches with a tail: distances differ, so a wrong table would show."""
-    builder = TopologyBuilder()
+    builder = TopologyBuilder(HostShape(gpus=4, storage_hcas=0))
     for name in ("a", "b", "c", "d"):
         builder.add_switch(name, 0, 8)
-    builder.add_host(0, HostShape(gpus=4, hcas=4))
+    builder.add_host(0)
     for i, name in enumerate(("a", "b", "c", "d"), start=1):
         builder.connect(f"n0.hca{i}", name, Rate.gbps(100), 1.0)
     for one, two in (("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")):
         builder.connect(one, two, Rate.gbps(50), 4.0)
-    topology = builder.build(name="triangle", description="", hosts=1, gpus_per_host=4)
+    topology = builder.build(name="triangle", description="", hosts=1)
     manager = SubnetManager(topology)
     assert [manager.path(1, dlid).switches for dlid in (1, 2, 3, 4)] == [0, 2, 2, 3]
     assert manager.path(1, 4).rate == Rate(50 * 10**9 * 4096 // 4122)

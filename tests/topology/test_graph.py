@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import HostShape, PortsExhausted, TopologyBuilder
+from fauxrdma.topology.building import PortsExhausted, TopologyBuilder
 from fauxrdma.topology.drawing import draw, runs
 from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.presets import PRESETS
 from fauxrdma.topology.summary import summarise
@@ -20,11 +21,11 @@ from fauxrdma.units import Rate
 
 def small() -> TopologyBuilder:
     """Two hosts of two GPUs and three HCAs on two 8-port leaves, two parallel cables between them."""
-    builder = TopologyBuilder()
+    builder = TopologyBuilder(HostShape(gpus=2))
     builder.add_switch("leaf1", 0, 8)
     builder.add_switch("leaf2", 0, 8)
     for host in range(2):
-        builder.add_host(host, HostShape(gpus=2, hcas=3))
+        builder.add_host(host)
         for i in (1, 2, 3):
             builder.connect(f"n{host}.hca{i}", f"leaf{(i + 1) % 2 + 1}", Rate.gbps(100), 2.0)
     for _ in range(2):
@@ -33,7 +34,7 @@ def small() -> TopologyBuilder:
 
 
 def built() -> Topology:
-    return small().build(name="small", description="", hosts=2, gpus_per_host=2)
+    return small().build(name="small", description="", hosts=2)
 
 
 def test_a_cable_is_two_links_that_know_each_other() -> None:
@@ -64,7 +65,7 @@ def test_ports_are_handed_out_in_order() -> None:
 
 
 def test_a_full_switch_refuses_the_next_cable() -> None:
-    builder = TopologyBuilder()
+    builder = TopologyBuilder(HostShape())
     builder.add_switch("a", 0, 2)
     builder.add_switch("b", 0, 3)
     for _ in range(2):
@@ -135,18 +136,18 @@ def test_two_cables_in_one_port_and_islands_are_refused() -> None:
     data["links"][second.id]["dst_port"] = data["links"][second.reverse]["src_port"] = first.dst_port
     with pytest.raises(ConfigError, match="port 1 of leaf1 holds two cables"):
         Topology.from_dict(data)
-    builder = TopologyBuilder()
+    builder = TopologyBuilder(HostShape(gpus=2, storage_hcas=0))
     builder.add_switch("leaf1", 0, 8)
     builder.add_switch("leaf2", 0, 8)
-    builder.add_host(0, HostShape(gpus=2, hcas=2))
+    builder.add_host(0)
     builder.connect("n0.hca1", "leaf1", Rate.gbps(100), 1.0)
     builder.connect("n0.hca2", "leaf2", Rate.gbps(100), 1.0)
     with pytest.raises(ConfigError, match=r"n0.hca2 on leaf2 cannot be reached from n0.hca1"):
-        builder.build(name="islands", description="", hosts=1, gpus_per_host=2)
+        builder.build(name="islands", description="", hosts=1)
     with pytest.raises(ConfigError, match="two nodes are named leaf1"):
         builder.add_switch("leaf1", 0, 8)
     with pytest.raises(ConfigError, match="switching must be cut-through or store-and-forward"):
-        builder.build(name="x", description="", hosts=1, gpus_per_host=2, switching="teleport")
+        builder.build(name="x", description="", hosts=1, switching="teleport")
 
 
 def test_the_summary_counts_and_finds_the_worst_oversubscription() -> None:

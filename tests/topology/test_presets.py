@@ -35,14 +35,17 @@ def test_every_node_is_dgx_like(name: str) -> None:
     for host in range(2):
         for g in range(8):
             gpu, hca = topology.gpu(host, g), topology.hca(host, g + 1)
-            assert topology.gpu_of(hca) == gpu
+            assert (topology.gpus_of(hca), topology.hca_of(gpu)) == ([gpu], hca)
             up = [link.dst for link in topology.links_from(gpu.name)]
             assert up == [f"n{host}.pcie{g // 2}"]  # two GPUs per PCIe switch, their HCAs on the same one
             assert [link.dst for link in topology.links_from(hca.name) if link.kind == "pcie"] == up
         storage = topology.hca(host, 9)
-        assert topology.gpu_of(storage) is None
+        assert topology.gpus_of(storage) == []
         assert [link.dst for link in topology.links_from(storage.name) if link.kind == "pcie"] == [f"n{host}.pcie4"]
-        assert Counter(link.dst for link in topology.links_from(f"n{host}.pcie4")) == {storage.name: 1}
+        assert Counter(link.dst for link in topology.links_from(f"n{host}.pcie4")) == {
+            storage.name: 1,
+            f"n{host}.mem": 1,
+        }
     assert {link.rate for link in topology.links if link.kind == "cable"} == {Rate.gbps(200)}
     assert {link.rate for link in topology.links if link.kind == "pcie"} == {Rate.gbps(252)}
 

@@ -1,0 +1,42 @@
+"""From memory to the HCA: with GPUDirect through one PCIe switch, without it through host memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from fauxrdma.fabric.host_path import links_to_hca
+from fauxrdma.topology.building import TopologyBuilder
+from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.host_shape import HostShape
+from fauxrdma.units import Rate
+
+
+def host(shape: HostShape) -> Topology:
+    """One host of this shape on one switch."""
+    builder = TopologyBuilder(shape)
+    builder.add_switch("leaf1", 0, 64)
+    builder.add_host(0)
+    for i in range(1, shape.hcas + 1):
+        builder.connect(f"n0.hca{i}", "leaf1", Rate.gbps(200), 3.0)
+    return builder.build(name="one", description="", hosts=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "memory", "hca", "way"),
+    [
+        (HostShape(), "gpu2", 3, "gpu2 pcie1 hca3"),
+        (HostShape(gpudirect=False), "gpu2", 3, "gpu2 pcie1 mem pcie1 hca3"),
+        (HostShape(), "mem", 3, "mem pcie1 hca3"),
+        (HostShape(gpudirect=False), "mem", 3, "mem pcie1 hca3"),
+        (HostShape(), "mem", 9, "mem pcie4 hca9"),
+        (HostShape(gpus_per_hca=4), "gpu3", 1, "gpu3 pcie1 mem pcie0 hca1"),  # the HCA is behind another switch
+        (HostShape(gpus_per_hca=4, gpus_per_pcie_switch=4), "gpu3", 1, "gpu3 pcie0 hca1"),
+        (HostShape(gpus_per_hca=0), "gpu7", 1, "gpu7 pcie3 mem pcie4 hca1"),
+    ],
+)
+def test_the_way_from_memory_to_the_hca(shape: HostShape, memory: str, hca: int, way: str) -> None:
+    topology = host(shape)
+    links = links_to_hca(topology, topology.nodes[f"n0.{memory}"], topology.hca(0, hca))
+    stops = [f"n0.{stop}" for stop in way.split()]
+    assert [links[0].src, *(link.dst for link in links)] == stops
+    assert all(link.src == before for link, before in zip(links, stops, strict=False))
