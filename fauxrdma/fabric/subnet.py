@@ -9,6 +9,7 @@ the same way but not counted. Destinations are processed in LID order. Paths onl
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
@@ -60,7 +61,7 @@ class SubnetManager:
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
         self._paths: dict[tuple[int, int], Path] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
-        self.tables = self._minhop()
+        self.tables = self.compute_tables()
 
     # -- addresses
 
@@ -107,16 +108,26 @@ class SubnetManager:
             known = self._paths[slid, dlid] = self._trace(slid, dlid)
         return known
 
-    def _trace(self, slid: int, dlid: int) -> Path:
+    def adopt(self, tables: dict[str, dict[int, int]]) -> None:
+        """Put new tables in force, as a sweep does at its end."""
+        self.tables = tables
+        self._paths.clear()
+
+    def ends(self, slid: int, dlid: int) -> tuple[Node, Node, list[int], list[int]]:
+        """Both HCAs of a path, the links from the memory behind the first to it, and those from the second to the
+        memory behind that. Raises FabricUnhealthy for a LID that is not an HCA's."""
         source, target = self.node(slid), self.node(dlid)
         for node in (source, target):
             if node.kind is not NodeKind.HCA:
                 raise FabricUnhealthy(f"LID {self._lids[node.name]} is {node.name}: traffic runs between HCAs")
-        cables = self._cables(source, target, dlid) if slid != dlid else []
         host_in = links_to_hca(self.topology, usual_memory(self.topology, source), source)
         inward = links_to_hca(self.topology, usual_memory(self.topology, target), target)
-        host_out = [self.topology.links[link.reverse] for link in reversed(inward)]
-        links = tuple(link.id for link in (*host_in, *cables, *host_out))
+        return source, target, [link.id for link in host_in], [link.reverse for link in reversed(inward)]
+
+    def _trace(self, slid: int, dlid: int) -> Path:
+        source, target, host_in, host_out = self.ends(slid, dlid)
+        cables = self._cables(source, target, dlid) if slid != dlid else []
+        links = (*host_in, *(link.id for link in cables), *host_out)
         return Path(
             links=links,
             switches=max(0, len(cables) - 1),
@@ -136,12 +147,13 @@ class SubnetManager:
 
     # -- tables
 
-    def _minhop(self) -> dict[str, dict[int, int]]:
-        """Forwarding tables: switch name -> destination LID -> output port (0 for itself)."""
+    def compute_tables(self, dead: Set[int] = frozenset()) -> dict[str, dict[int, int]]:
+        """Forwarding tables: switch name -> destination LID -> output port (0 for itself). `dead`: ids of links to do
+        without, both directions of each cable."""
         switches = self.topology.switches()
-        trunks = {switch.name: self._trunks(switch.name) for switch in switches}
+        trunks = {switch.name: self._trunks(switch.name, dead) for switch in switches}
         toward = {switch.name: _hops_to(switch.name, trunks) for switch in switches}
-        attached = self._attached()
+        attached = self._attached(dead)
         tables: dict[str, dict[int, int]] = {}
         for switch in switches:
             name = switch.name
@@ -151,8 +163,8 @@ class SubnetManager:
             }
             counts = dict.fromkeys((port for port, _ in trunks[name]), 0)
             table: dict[int, int] = {}
-            for lid, node in enumerate(self._nodes, start=1):
-                target, direct = attached[lid]
+            for lid, (target, direct) in attached.items():
+                node = self._nodes[lid - 1]
                 if target == name:
                     table[lid] = direct
                 elif candidates[target]:
@@ -163,23 +175,24 @@ class SubnetManager:
             tables[name] = table
         return tables
 
-    def _trunks(self, name: str) -> list[tuple[int, str]]:
-        """(port, switch on the other end) of every cable to another switch, by port."""
+    def _trunks(self, name: str, dead: Set[int]) -> list[tuple[int, str]]:
+        """(port, switch on the other end) of every live cable to another switch, by port."""
         return sorted(
             (link.src_port, link.dst)
             for link in self.topology.links_from(name)
-            if self.topology.nodes[link.dst].kind is NodeKind.SWITCH
+            if self.topology.nodes[link.dst].kind is NodeKind.SWITCH and link.id not in dead
         )
 
-    def _attached(self) -> dict[int, tuple[str, int]]:
-        """For each LID, the switch that delivers to it and the port it does it by."""
+    def _attached(self, dead: Set[int]) -> dict[int, tuple[str, int]]:
+        """For each LID in reach, the switch that delivers to it and the port it does it by."""
         out: dict[int, tuple[str, int]] = {}
         for lid, node in enumerate(self._nodes, start=1):
             if node.kind is NodeKind.SWITCH:
                 out[lid] = (node.name, 0)
             else:
                 link = self.topology.fabric_link(node)
-                out[lid] = (link.dst, link.dst_port)
+                if link.id not in dead:
+                    out[lid] = (link.dst, link.dst_port)
         return out
 
 
