@@ -13,13 +13,13 @@ nothing to do with the failure; its unicast cache (option -A, osm_ucast_cache.c)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping, MutableMapping, Set
 
 from fauxrdma.topology.graph import Link, NodeKind, Topology
 
 __all__ = ["Tables", "affected_entries", "changed_entries", "lead_around"]
 
-Tables = dict[str, dict[int, int]]
+Tables = Mapping[str, MutableMapping[int, int]]
 """Switch name to destination LID to output port (0: the switch itself)."""
 
 

@@ -1,19 +1,17 @@
 """The subnet manager's computation: sweep, LIDs, forwarding tables, paths.
 
-**LIDs** count from 1: HCAs in (host, index) order, then switches in (tier, index) order. **Tables** are minhop as
-OpenSM computes them: for every destination a switch considers the ports that start a shortest path and takes the one to
-which it has assigned the fewest HCA destinations so far, the lowest port number on a tie; routes to switches are set
-the same way but not counted. Destinations are processed in LID order. Paths only follow the tables.
+**LIDs** count from 1: HCAs in (host, index) order, then switches in (tier, index) order. **Tables** come from a routing
+engine (`fauxrdma.fabric.routing`). Paths only follow the tables.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping, MutableMapping, Set
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
+from fauxrdma.fabric.routing import SwitchGraph, compute_routes
 from fauxrdma.fabric.transport import INFINIBAND, TransportProfile
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
@@ -44,15 +42,19 @@ class Path:
 class SubnetManager:
     """Addresses and routes of one topology. Pure and deterministic: the same topology and seed give the same answers.
 
-    `seed` is mixed into the GUIDs, so that two fabrics on one machine can be told apart. Raises ConfigError for a
-    fabric with more HCAs and switches than a subnet has unicast LIDs.
+    `seed` is mixed into the GUIDs, so that two fabrics on one machine can be told apart. `engine` is one of
+    `routing.ENGINES`. Raises ConfigError for an unknown engine and for a fabric with more HCAs and switches than a
+    subnet has unicast LIDs.
     """
 
-    def __init__(self, topology: Topology, seed: int = 0, transport: TransportProfile = INFINIBAND) -> None:
+    def __init__(
+        self, topology: Topology, seed: int = 0, transport: TransportProfile = INFINIBAND, engine: str = "minhop"
+    ) -> None:
         self.topology = topology
         self.transport = transport
         self._seed = seed & 0xFFFF
-        self._nodes: list[Node] = [*topology.hcas(), *topology.switches()]
+        graph = SwitchGraph.of(topology)
+        self._nodes = graph.nodes
         if len(self._nodes) > MAX_LID:
             raise ConfigError(
                 f"{topology.name} has {len(self._nodes)} HCAs and switches: a subnet has {MAX_LID} unicast LIDs"
@@ -61,7 +63,9 @@ class SubnetManager:
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
         self._paths: dict[tuple[int, int], Path] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
-        self.tables = self.compute_tables()
+        self.engine = engine
+        self.routes = compute_routes(graph, engine, seed)
+        self.tables: Mapping[str, MutableMapping[int, int]] = self.routes.tables
 
     # -- addresses
 
@@ -108,7 +112,7 @@ class SubnetManager:
             known = self._paths[slid, dlid] = self._trace(slid, dlid)
         return known
 
-    def adopt(self, tables: dict[str, dict[int, int]]) -> None:
+    def adopt(self, tables: Mapping[str, MutableMapping[int, int]]) -> None:
         """Put new tables in force, as a sweep does at its end."""
         self.tables = tables
         self._paths.clear()
@@ -145,65 +149,7 @@ class SubnetManager:
             cables.append(self._by_port[at, port])
         return cables
 
-    # -- tables
-
-    def compute_tables(self, dead: Set[int] = frozenset()) -> dict[str, dict[int, int]]:
+    def compute_tables(self, dead: Set[int] = frozenset()) -> Mapping[str, MutableMapping[int, int]]:
         """Forwarding tables: switch name -> destination LID -> output port (0 for itself). `dead`: ids of links to do
         without, both directions of each cable."""
-        switches = self.topology.switches()
-        trunks = {switch.name: self._trunks(switch.name, dead) for switch in switches}
-        toward = {switch.name: _hops_to(switch.name, trunks) for switch in switches}
-        attached = self._attached(dead)
-        tables: dict[str, dict[int, int]] = {}
-        for switch in switches:
-            name = switch.name
-            candidates = {
-                target: [port for port, peer in trunks[name] if hops.get(peer, -2) == hops.get(name, -1) - 1]
-                for target, hops in toward.items()
-            }
-            counts = dict.fromkeys((port for port, _ in trunks[name]), 0)
-            table: dict[int, int] = {}
-            for lid, (target, direct) in attached.items():
-                node = self._nodes[lid - 1]
-                if target == name:
-                    table[lid] = direct
-                elif candidates[target]:
-                    port = min(candidates[target], key=counts.__getitem__)
-                    table[lid] = port
-                    if node.kind is NodeKind.HCA:
-                        counts[port] += 1
-            tables[name] = table
-        return tables
-
-    def _trunks(self, name: str, dead: Set[int]) -> list[tuple[int, str]]:
-        """(port, switch on the other end) of every live cable to another switch, by port."""
-        return sorted(
-            (link.src_port, link.dst)
-            for link in self.topology.links_from(name)
-            if self.topology.nodes[link.dst].kind is NodeKind.SWITCH and link.id not in dead
-        )
-
-    def _attached(self, dead: Set[int]) -> dict[int, tuple[str, int]]:
-        """For each LID in reach, the switch that delivers to it and the port it does it by."""
-        out: dict[int, tuple[str, int]] = {}
-        for lid, node in enumerate(self._nodes, start=1):
-            if node.kind is NodeKind.SWITCH:
-                out[lid] = (node.name, 0)
-            else:
-                link = self.topology.fabric_link(node)
-                if link.id not in dead:
-                    out[lid] = (link.dst, link.dst_port)
-        return out
-
-
-def _hops_to(target: str, trunks: dict[str, list[tuple[int, str]]]) -> dict[str, int]:
-    """Distance in hops of every switch from `target`; switches that cannot reach it are missing."""
-    hops = {target: 0}
-    todo = deque([target])
-    while todo:
-        at = todo.popleft()
-        for _, peer in trunks[at]:
-            if peer not in hops:
-                hops[peer] = hops[at] + 1
-                todo.append(peer)
-    return hops
+        return compute_routes(SwitchGraph.of(self.topology, dead), self.engine, self._seed).tables

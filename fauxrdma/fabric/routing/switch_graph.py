@@ -1,0 +1,113 @@
+"""What a routing engine sees of a topology: switches by number, the cables between them that are up, who is where.
+
+**LIDs** count from 1: HCAs in (host, index) order, then switches in (tier, index) order, whether they are reached or
+not. Switches are numbered from 0 in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fauxrdma.topology.graph import Node, NodeKind, Topology
+
+__all__ = ["UNREACHED", "Endpoint", "SwitchGraph", "Trunk"]
+
+UNREACHED = 1 << 14
+"""Hops to a switch that cannot be reached. Fits int16 with room for one more hop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """One direction of a cable between switches: from `port` of the switch it is listed under to `peer_port` of switch
+    number `peer`; `link` is its id in `Topology.links`."""
+
+    port: int
+    peer: int
+    peer_port: int
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An HCA with a cable that is up: it hangs on `port` of switch number `switch`; `link` leads from switch to HCA."""
+
+    lid: int
+    name: str
+    switch: int
+    port: int
+    link: int
+
+
+class SwitchGraph:
+    """`nodes[lid - 1]` has LID `lid`; `switches[i]` is the name of switch i, `switch_lids[i]` its LID; `trunks[i]` its
+    cables to other switches by port; `endpoints` the HCAs that are reached, by LID."""
+
+    def __init__(self, topology: Topology, down: Collection[int] = ()) -> None:
+        """`down`: ids of links that are down; naming one direction of a cable takes out both."""
+        self.topology = topology
+        self.down = frozenset(down) | frozenset(topology.links[link].reverse for link in down)
+        hcas, switches = topology.hcas(), topology.switches()
+        self.nodes: list[Node] = [*hcas, *switches]
+        self.switches = [switch.name for switch in switches]
+        self.number = {name: at for at, name in enumerate(self.switches)}
+        self.switch_lids = range(len(hcas) + 1, len(self.nodes) + 1)
+        self.trunks = [self._trunks_of(name) for name in self.switches]
+        self.endpoints = self._find_endpoints(hcas)
+        self.width = 1 + max((link.src_port for name in self.switches for link in topology.links_from(name)), default=0)
+
+    @classmethod
+    def of(cls, topology: Topology, down: Collection[int] = ()) -> SwitchGraph:
+        """The graph of `topology` without the links in `down`."""
+        return cls(topology, down)
+
+    def _trunks_of(self, name: str) -> list[Trunk]:
+        found = [
+            Trunk(link.src_port, self.number[link.dst], link.dst_port, link.id)
+            for link in self.topology.links_from(name)
+            if link.id not in self.down and self.topology.nodes[link.dst].kind is NodeKind.SWITCH
+        ]
+        return sorted(found, key=lambda trunk: trunk.port)
+
+    def _find_endpoints(self, hcas: list[Node]) -> list[Endpoint]:
+        found = []
+        for lid, hca in enumerate(hcas, start=1):
+            for link in self.topology.links_from(hca.name):
+                if link.kind == "cable" and link.id not in self.down:
+                    found.append(Endpoint(lid, hca.name, self.number[link.dst], link.dst_port, link.reverse))
+        return found
+
+    @cached_property
+    def peers(self) -> npt.NDArray[np.intp]:
+        """`peers[i, port]`: the switch at the other end, or -1 where there is none."""
+        out = np.full((len(self.switches), self.width), -1, dtype=np.intp)
+        for at, trunks in enumerate(self.trunks):
+            for trunk in trunks:
+                out[at, trunk.port] = trunk.peer
+        return out
+
+    @cached_property
+    def hops(self) -> npt.NDArray[np.int16]:
+        """`hops[i, j]`: cables on a shortest way from switch i to switch j, or UNREACHED."""
+        count = len(self.switches)
+        neighbours = [sorted({trunk.peer for trunk in trunks}) for trunks in self.trunks]
+        out = np.full((count, count), UNREACHED, dtype=np.int16)
+        for start in range(count):
+            row = [UNREACHED] * count
+            row[start] = 0
+            layer, distance = [start], 0
+            while layer:
+                distance += 1
+                following = []
+                for at in layer:
+                    for peer in neighbours[at]:
+                        if row[peer] == UNREACHED:
+                            row[peer] = distance
+                            following.append(peer)
+                layer = following
+            out[start] = row
+        return out
