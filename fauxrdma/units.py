@@ -11,13 +11,32 @@ from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError
 
-__all__ = ["Rate", "format_bytes", "format_ns", "parse_length_m", "parse_rate", "parse_size", "parse_time_ns"]
+__all__ = [
+    "LENGTH_PATTERN",
+    "RATE_PATTERN",
+    "SIZE_PATTERN",
+    "TIME_PATTERN",
+    "Rate",
+    "format_bytes",
+    "format_ns",
+    "parse_length_m",
+    "parse_rate",
+    "parse_size",
+    "parse_time_ns",
+]
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_RATE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(b|B)(?:ps|/s)\s*$")
-_LENGTH = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(cm|m|km)\s*$")
-_TIME = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s)\s*$")
-_SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)\s*$")
+RATE_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(b|B)(?:ps|/s)\s*$"
+LENGTH_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(cm|m|km)\s*$"
+TIME_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s)\s*$"
+SIZE_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)\s*$"
+_RATE, _LENGTH, _TIME, _SIZE = map(re.compile, (RATE_PATTERN, LENGTH_PATTERN, TIME_PATTERN, SIZE_PATTERN))
+_MAX_RATE = 10**15
+"""Bits per second: a thousand times any cable, and small enough for every integer that is derived from it."""
+_MAX_LENGTH_M = 40_000_000
+"""Once around the Earth."""
+_MAX_TIME_NS = 10**13
+_MAX_SIZE_B = 10**15
 _TIME_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _LENGTH_M = {"cm": 0.01, "m": 1.0, "km": 1000.0}
 _SIZE_B = {
@@ -66,6 +85,7 @@ def parse_rate(text: object) -> Rate:
     bits = float(number) * _DECIMAL[prefix] * (8 if unit == "B" else 1)
     if bits < 1:
         raise ConfigError(f"{text!r} is not a usable rate: it must be more than zero")
+    _at_most(bits, _MAX_RATE, text, "rate", "1000Tbps")
     return Rate(round(bits))
 
 
@@ -74,7 +94,9 @@ def parse_length_m(text: object) -> float:
     match = _LENGTH.match(text) if isinstance(text, str) else None
     if match is None:
         raise ConfigError(f"{text!r} is not a length: write the unit, as 3m, 50cm or 2km")
-    return float(match.group(1)) * _LENGTH_M[match.group(2)]
+    metres = float(match.group(1)) * _LENGTH_M[match.group(2)]
+    _at_most(metres, _MAX_LENGTH_M, text, "length", "40000km")
+    return metres
 
 
 def parse_time_ns(text: object) -> int:
@@ -82,7 +104,9 @@ def parse_time_ns(text: object) -> int:
     match = _TIME.match(text) if isinstance(text, str) else None
     if match is None:
         raise ConfigError(f"{text!r} is not a time: write the unit, as 130ns, 1.5us, 2ms or 1s")
-    return round(float(match.group(1)) * _TIME_NS[match.group(2)])
+    ns = float(match.group(1)) * _TIME_NS[match.group(2)]
+    _at_most(ns, _MAX_TIME_NS, text, "time", "10000s")
+    return round(ns)
 
 
 def parse_size(text: object) -> int:
@@ -90,7 +114,14 @@ def parse_size(text: object) -> int:
     match = _SIZE.match(text) if isinstance(text, str) else None
     if match is None:
         raise ConfigError(f"{text!r} is not a size: write the unit, as 4096B, 64KiB, 16MiB or 1GB")
-    return round(float(match.group(1)) * _SIZE_B[match.group(2)])
+    nbytes = float(match.group(1)) * _SIZE_B[match.group(2)]
+    _at_most(nbytes, _MAX_SIZE_B, text, "size", "1000TB")
+    return round(nbytes)
+
+
+def _at_most(value: float, limit: float, text: object, what: str, shown: str) -> None:
+    if value > limit:
+        raise ConfigError(f"{str(text)[:40]!r} is not a usable {what}: it must be at most {shown}")
 
 
 def format_ns(ns: float) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fauxrdma.cli.options import Format, FormatOption
+from fauxrdma.errors import ConfigError
 
 __all__ = ["app"]
 
@@ -16,6 +19,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Presets and fabric files: list, show, validate.",
 )
+
+MOST_PROBLEMS = 20
+"""Mistakes of one file that are shown at once."""
 
 FabricArgument = Annotated[
     str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", show_default=False)
@@ -72,7 +78,6 @@ def show(
       fauxrdma topo show my-fabric.yaml --format json
     """
     from fauxrdma.cli.output import print_json
-    from fauxrdma.errors import ConfigError
     from fauxrdma.topology.drawing import draw
     from fauxrdma.topology.loading import load_topology
     from fauxrdma.topology.summary import summarise
@@ -96,23 +101,43 @@ def show(
 
 
 @app.command("validate")
-def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: FormatOption = Format.TABLE) -> None:
-    """Check a fabric's file (or that a preset holds so many nodes). Exit code 2 and one line if it cannot be used.
+def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: FormatOption = Format.TABLE) -> int:
+    """Check a fabric and report its ports, reachability, oversubscription and cables.
+
+    Every mistake of a file is shown with its line and column, and the exit code is 2.
 
     \b
     Examples:
       fauxrdma topo validate my-fabric.yaml
       fauxrdma topo validate fat-tree --nodes 72
+      fauxrdma topo validate my-fabric.yaml --format json
     """
-    from fauxrdma.cli.output import print_json
-    from fauxrdma.topology.loading import load_topology
+    from fauxrdma.cli.output import print_error, print_json
+    from fauxrdma.topology.loading import is_fabric_file, load_topology
     from fauxrdma.topology.summary import summarise
 
+    warnings: list[str] = []
+    if is_fabric_file(fabric):
+        from fauxrdma.topology.custom import check_fabric_file, fabric_file_warnings
+
+        problems = check_fabric_file(fabric)
+        if problems:
+            for problem in problems[:MOST_PROBLEMS]:
+                print_error(problem.at(fabric))
+            if len(problems) > MOST_PROBLEMS:
+                print_error(f"{fabric}: and {len(problems) - MOST_PROBLEMS} more")
+            if format_ is Format.JSON:
+                print_json({"fabric": fabric, "valid": False, "problems": [asdict(problem) for problem in problems]})
+            return ConfigError.exit_code
+        warnings = [problem.at(fabric) for problem in fabric_file_warnings(fabric)]
     topology = load_topology(fabric, nodes=nodes)
     topology.validate()
     summary = summarise(topology)
     if format_ is Format.JSON:
         sizes = {"hosts": summary.hosts, "hcas": summary.hcas, "switches": summary.switches, "cables": summary.cables}
-        print_json({"fabric": fabric, "valid": True, **sizes})
+        print_json({"fabric": fabric, "valid": True, **sizes, "warnings": warnings})
     else:
         print(f"valid: {summary.lines()[0]}, {summary.cables} cables")
+        for warning in warnings:
+            print(f"fauxrdma: warning: {warning}", file=sys.stderr)
+    return 0

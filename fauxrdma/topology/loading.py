@@ -12,7 +12,7 @@ from fauxrdma.topology.negotiation import with_hca_rate
 from fauxrdma.topology.presets import DEFAULT_NODES, PRESETS, SPEEDS, Preset, Speed
 from fauxrdma.units import Rate
 
-__all__ = ["load_topology"]
+__all__ = ["is_fabric_file", "load_topology"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,13 @@ def load_topology(
     return topology
 
 
+def is_fabric_file(spec: str) -> bool:
+    """Whether `spec` is the path of a file, which need not exist, and not the name of a preset."""
+    if spec.partition(":")[0] in PRESETS:
+        return False
+    return spec.endswith((".yaml", ".yml")) or os.sep in spec or os.path.isfile(spec)
+
+
 def _preset(spec: str, hca_rate: Rate | None) -> _Chosen | None:
     """The preset and speed that `spec` names, or None when it is the path of a file."""
     name, colon, speed_name = spec.partition(":")
@@ -63,7 +70,7 @@ def _preset(spec: str, hca_rate: Rate | None) -> _Chosen | None:
         if speed is None:
             raise ConfigError(f"{spec}: unknown rate {speed_name!r}{_hint(speed_name, list(SPEEDS))}")
         return _Chosen(preset, speed)
-    if spec.endswith((".yaml", ".yml")) or os.sep in spec or os.path.isfile(spec):
+    if is_fabric_file(spec):
         return None
     raise ConfigError(f"unknown fabric {spec!r}{_hint(name, list(PRESETS))} or the path of a YAML file")
 

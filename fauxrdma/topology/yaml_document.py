@@ -1,8 +1,11 @@
-"""A YAML file with the position of everything in it, so that a mistake can be shown where it is."""
+"""A YAML file with the position of everything in it, so that a mistake can be shown where it is.
+
+`fauxrdma.topology.yaml_scan` refuses what would upset the parser; here are reading, parsing and positions.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +14,15 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.yaml_scan import MAX_DEPTH, Loc, Problem, YamlRefused, first_oddity, syntax_problem
 
-__all__ = ["Problem", "YamlDocument"]
+__all__ = ["YamlDocument"]
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
-MAX_DEPTH = 16
-"""No fabric nests deeper; an alias that contains itself would."""
+MAX_FILE_BYTES = 1024 * 1024
+MAX_VALUES = 200_000
+"""What a file of that size can hold; with aliases of aliases, a small one could hold more than any memory."""
 
-Loc = tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """A mistake at `line` and `column` (both from 1) of a file."""
-
-    line: int
-    column: int
-    message: str
-
-    def at(self, path: str) -> str:
-        """`file:line:column: message`, as compilers write it."""
-        return f"{path}:{self.line}:{self.column}: {self.message}"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class YamlDocument:
@@ -40,44 +31,57 @@ class YamlDocument:
     def __init__(self, path: str) -> None:
         """Read and parse. Raises ConfigError: file missing or unreadable, not YAML, not a mapping."""
         self.path = path
+        self._values = 0
+        text = self._read()
         try:
-            if Path(path).stat().st_size > MAX_FILE_BYTES:
-                raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which no fabric file is")
-            text = Path(path).read_text(encoding="utf-8")
+            self._root = _parse(text)
+            self.data: dict[Any, Any] = self._plain(self._root, 0, (0, 0))
+        except YamlRefused as refused:
+            raise ConfigError(refused.problem.at(path)) from None
+
+    def _read(self) -> str:
+        try:
+            if Path(self.path).stat().st_size > MAX_FILE_BYTES:
+                raise ConfigError(
+                    f"{self.path}: larger than {MAX_FILE_BYTES} bytes, which no fabric file is: write patterns, as "
+                    "n*.hca{1..8}, where cables repeat"
+                )
+            content = Path(self.path).read_bytes()
         except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file") from None
+            raise ConfigError(f"{self.path}: no such file") from None
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"{path}: not a text file in UTF-8") from None
-        self._root = self._parse(text)
-        self.data: dict[Any, Any] = self._plain(self._root, 0)
-
-    def _parse(self, text: str) -> CommentedMap:
-        parser = YAML(typ="rt")
+            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from None
+        except ValueError as error:  # a null byte in the name
+            raise ConfigError(f"{self.path!r}: cannot be read: {error}") from None
         try:
-            root = parser.load(text)
-        except MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-            what = (error.problem or "not valid YAML").splitlines()[0].replace(" with value", ", with value")
-            raise ConfigError(Problem(line, column, what).at(self.path)) from None
-        except YAMLError as error:
-            raise ConfigError(Problem(1, 1, str(error).splitlines()[0]).at(self.path)) from None
-        if not isinstance(root, CommentedMap):
-            found = "empty" if root is None else "not a mapping"
-            raise ConfigError(
-                Problem(1, 1, f"the file is {found}: a fabric needs name, hosts, switches, cables").at(self.path)
+            return content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            before = content[: error.start].decode("utf-8").splitlines(keepends=True) or [""]
+            if before[-1].endswith(("\n", "\r")):
+                before.append("")
+            form = "UTF-16" if content.startswith(_UTF16) else f"byte 0x{content[error.start]:02x}"
+            problem = Problem(
+                len(before), len(before[-1]) + 1, f"not a text file in UTF-8 ({form} here): save it as UTF-8"
             )
-        return root
+            raise ConfigError(problem.at(self.path)) from None
 
-    def _plain(self, value: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{self.path}: nested deeper than {MAX_DEPTH} levels")
+    def _plain(self, value: Any, depth: int, position: tuple[int, int]) -> Any:
+        """`value` without ruamel's classes. Aliases are written out, so depth and size are counted here too."""
+        self._values += 1
+        if depth > MAX_DEPTH or self._values > MAX_VALUES:
+            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_VALUES} values"
+            raise YamlRefused(Problem(position[0] + 1, position[1] + 1, f"{what}, which no fabric file has"))
         if isinstance(value, dict):
-            return {key: self._plain(inner, depth + 1) for key, inner in value.items()}
+            position = _own_mark(value) or position
+            return {
+                key: self._plain(inner, depth + 1, _mark(value, key, key=False) or position)
+                for key, inner in value.items()
+            }
         if isinstance(value, list):
-            return [self._plain(inner, depth + 1) for inner in value]
+            position = _own_mark(value) or position
+            return [
+                self._plain(inner, depth + 1, _mark(value, at, key=False) or position) for at, inner in enumerate(value)
+            ]
         return value
 
     def problem(self, loc: Loc, message: str, *, key: bool = False) -> Problem:
@@ -96,7 +100,32 @@ class YamlDocument:
         return Problem(line + 1, column + 1, message)
 
 
-def _mark(node: Any, part: int | str, *, key: bool) -> tuple[int, int] | None:
+def _parse(text: str) -> CommentedMap:
+    """The file's mapping. Raises YamlRefused for all else."""
+    oddity = first_oddity(text)
+    if oddity is not None:
+        raise YamlRefused(oddity)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ruamel warns of what is refused anyway
+            root = YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        raise YamlRefused(syntax_problem(error)) from None
+    except (YAMLError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+        # Whatever the constructor of a value raised that the scan let pass; it has no position.
+        raise YamlRefused(Problem(1, 1, f"not valid YAML: {' '.join(str(error).split())[:200]}")) from None
+    if not isinstance(root, CommentedMap):
+        found = "empty" if root is None else "not a mapping"
+        raise YamlRefused(Problem(1, 1, f"the file is {found}: a fabric needs name, hosts, switches, cables"))
+    return root
+
+
+def _own_mark(node: Any) -> tuple[int, int] | None:
+    mark = getattr(node, "lc", None)
+    return None if mark is None or mark.line is None else (int(mark.line), int(mark.col))
+
+
+def _mark(node: Any, part: Any, *, key: bool) -> tuple[int, int] | None:
     """Line and column (from 0) of the key or the value under `part`, if `node` has it and knows where."""
     try:
         if isinstance(node, CommentedMap) and part in node:

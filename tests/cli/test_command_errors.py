@@ -18,7 +18,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 BAD_FABRIC = """\
 name: bad
-hosts: {count: 2, gpus: 1, hcas: 1}
+hosts: {count: 2, gpus: 1}
 switches:
   leaf1: {ports: 4, tier: leaf}
 cables:

@@ -117,7 +117,7 @@ MISTAKES = [
     ('"n*.hca1", to: leaf1', '"n0.hca1", to: n1.hca1', "15:27", "n1.hca1 is an HCA too"),
     ("from: top, to: leaf1", "from: leaf1, to: leaf1", "17:23", "a cable from leaf1 to itself"),
     ("length: 50cm}", "length: 50cm, count: 2}", "15:70", "an HCA has one port"),
-    ("  gpus: 2", "  gpus: 2\n  hcas: 1", "8:9", "1 HCAs for 2 GPUs"),
+    ("  gpus: 2", "  gpus: 3\n  gpus_per_hca: 2", "8:17", "3 GPUs cannot share HCAs 2 at a time"),
     ("  top:", "  9top:", "13:3", "'9top' is not a switch name"),
     # duplicates
     ("  leaf2: {ports: 4, tier: leaf}", "  leaf1: {ports: 4, tier: leaf}", "12:3", "duplicate key"),
@@ -131,7 +131,12 @@ MISTAKES = [
         "leaf1 has 4 ports and all are taken: no port is left for this cable (n4.hca1",
     ),
     ("  - {from: top, to: leaf2, rate: 200Gbps, length: 10m}\n", "", "12:3", "leaf2 is not connected to leaf1"),
-    ('  - {from: leaf2, to: "n*.hca2", rate: 100Gbps, length: 3m}\n', "", "14:1", "n0.hca2 has no cable (nor have 1"),
+    (
+        '  - {from: leaf2, to: "n*.hca2", rate: 100Gbps, length: 3m}\n',
+        "",
+        "14:1",
+        "n0.hca2 has no cable (nor has one other",
+    ),
     # YAML itself
     ("{ports: 4}", "{ports: 4", "12:8", "expected ',' or '}'"),
     ("mtu: 2048B", "\tmtu: 2048B", "2:1", "cannot start any token"),
@@ -153,7 +158,7 @@ def test_every_mistake_is_reported_where_it_is(written: Path, old: str, new: str
 def test_all_mistakes_of_a_file_can_be_listed_in_order(written: Path) -> None:
     written.write_text(GOOD.replace("length: 3m", "length: 3").replace("mtu: 2048B", "mut: 2048B"))
     found = check_fabric_file(str(written))
-    assert [text.split(": ")[0] for text in found] == [f"{written}:2:1", f"{written}:16:57"]
+    assert [(problem.line, problem.column) for problem in found] == [(2, 1), (16, 57)]
     with pytest.raises(ConfigError, match=r"unknown key 'mut' .*\(and 1 more\)"):
         load_topology(str(written))
 
@@ -165,7 +170,7 @@ def test_all_mistakes_of_a_file_can_be_listed_in_order(written: Path) -> None:
         (b"- a\n- b\n", "1:1: the file is not a mapping"),
         (b"just text", "not a mapping"),
         (b"\xff\xfe\x00bad", "not a text file in UTF-8"),
-        (b"name: a\x00b", "1:1: "),
+        (b"name: a\x00b", "1:8: "),
         (b"1: x\n", "1:1: "),
         (b"&a name: *b\n", "undefined alias"),
         (b"name: " + b"[" * 20 + b"]" * 20, "nested deeper"),

@@ -1,0 +1,120 @@
+"""Quantities as pydantic fields: text with a unit in the file, a number in the form, and a guess at what was meant.
+
+The JSON schema of each is a string with the pattern that `fauxrdma.units` reads, so editors refuse bare numbers too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from fauxrdma.errors import ConfigError
+from fauxrdma.units import (
+    LENGTH_PATTERN,
+    RATE_PATTERN,
+    TIME_PATTERN,
+    Rate,
+    parse_length_m,
+    parse_rate,
+    parse_size,
+    parse_time_ns,
+)
+
+__all__ = ["MTUS", "LengthField", "MtuField", "RateField", "TimeField"]
+
+T = TypeVar("T")
+
+MTUS = (256, 512, 1024, 2048, 4096)
+"""Payload bytes of a full packet that InfiniBand knows (IBTA vol. 1, 9.2.8; enum ibv_mtu)."""
+
+_GENERATIONS = {"sdr": 10, "ddr": 20, "qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+"""Gb/s of a 4x port."""
+_NUMBER = re.compile(r"^\s*([-+]?)([0-9]+(?:[.,][0-9]+)?)\s*(.*?)\s*$")
+
+
+def _with_unit(parse: Callable[[object], T], suggest: Callable[[str, str], str]) -> BeforeValidator:
+    """A validator for a quantity that adds a guess at what was meant: `suggest(number, rest of the text)`."""
+
+    def check(value: object) -> T:
+        try:
+            return parse(value)
+        except ConfigError as error:
+            raise ValueError(_explained(str(error), value, parse, suggest)) from None
+
+    return BeforeValidator(check)
+
+
+def _explained(error: str, value: object, parse: Callable[[object], Any], suggest: Callable[[str, str], str]) -> str:
+    if value is None:
+        return "it is empty: write a number and its unit"
+    if isinstance(value, bool):
+        return error
+    text = str(value)[:60]
+    generation = _GENERATIONS.get(text.strip().lower())
+    match = _NUMBER.match(text)
+    if generation is not None:
+        guess = f"{generation}Gbps"
+    elif match is not None:
+        sign, number, rest = match.groups()
+        if sign == "-":
+            return f"{text!r} is negative, and nothing here is less than zero (did you mean {number}{rest}?)"
+        guess = suggest(number.replace(",", "."), rest)
+    else:
+        return error
+    try:
+        parse(guess)
+    except ConfigError:
+        return error
+    return f"{error} (did you mean {guess}?)"
+
+
+def _rate_guess(number: str, rest: str) -> str:
+    prefix = next((p for p in "TGMk" if rest.lower().startswith(p.lower())), "G")
+    return f"{number}{prefix}{'Bps' if 'B' in rest else 'bps'}"
+
+
+def _length_guess(number: str, rest: str) -> str:
+    return f"{number}{next((unit for unit in ('cm', 'km') if rest.lower().startswith(unit[0])), 'm')}"
+
+
+def _time_guess(number: str, rest: str) -> str:
+    # Both letters that people write for micro: the sign (U+00B5) and the Greek letter (U+03BC).
+    if rest.startswith(("\u00b5", "\u03bc")):
+        return f"{number}us"
+    return f"{number}{next((unit for unit in ('us', 'ms', 's') if rest.lower().startswith(unit[0])), 'ns')}"
+
+
+def _size_guess(number: str, rest: str) -> str:
+    prefix = rest[:1].upper()
+    return f"{number}{prefix + 'iB' if prefix in 'KMG' and prefix else 'B'}"
+
+
+def _is_mtu(value: object) -> int:
+    size = parse_size(value)
+    if size not in MTUS:
+        near = min(MTUS, key=lambda mtu: abs(mtu - size))
+        raise ConfigError(
+            f"an MTU of {size} bytes does not exist: it is one of {', '.join(f'{m}B' for m in MTUS)} "
+            f"(did you mean {near}B?)"
+        )
+    return size
+
+
+def _text(pattern: str, *examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
+
+
+RateField = Annotated[Rate, _with_unit(parse_rate, _rate_guess), _text(RATE_PATTERN, "200Gbps", "25GBps")]
+LengthField = Annotated[float, _with_unit(parse_length_m, _length_guess), _text(LENGTH_PATTERN, "3m", "50cm", "2km")]
+"""In metres."""
+TimeField = Annotated[int, _with_unit(parse_time_ns, _time_guess), _text(TIME_PATTERN, "130ns", "1.5us")]
+"""In nanoseconds."""
+MtuField = Annotated[
+    int,
+    _with_unit(_is_mtu, _size_guess),
+    _text(r"^\s*((256|512|1024|2048|4096)\s*B|[124]\s*KiB)\s*$", *(f"{mtu}B" for mtu in MTUS)),
+]
+"""In bytes."""
