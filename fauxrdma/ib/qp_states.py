@@ -122,6 +122,9 @@ def check_type(qp_type: int) -> QpType:
     raise VerbsError(errno.EINVAL, f"Failed to create QP: {qp_type} is not a queue pair type, use {have}")
 
 
+_KNOWN = sum(int(member) for member in M)
+
+
 def check_modify(qp_type: QpType, current: S, mask: M, target: S | None, cur_state: S | None = None) -> S:
     """The state `modify_qp` leads to. Raises VerbsError(EINVAL), naming the attributes, when it is not allowed.
 
@@ -132,6 +135,9 @@ def check_modify(qp_type: QpType, current: S, mask: M, target: S | None, cur_sta
         raise VerbsError(
             errno.EINVAL, f"Failed to modify QP: it is in {current.name}, cur_qp_state says {cur_state.name}"
         )
+    unknown = int(mask) & ~_KNOWN
+    if unknown:
+        raise VerbsError(errno.EINVAL, f"Failed to modify QP: attr_mask has unknown bits 0x{unknown:x}")
     new = current if target is None else target
     given = mask & ~M.IBV_QP_STATE
     if new in (S.IBV_QPS_RESET, S.IBV_QPS_ERR):

@@ -26,6 +26,7 @@ from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.event_pipe import EventPipe
 from fauxrdma.runtime.injected_failures import InjectedFailures, destroy_verb, request_verb, verb_of
 from fauxrdma.runtime.session_datagrams import DatagramVerbs
 from fauxrdma.runtime.session_device_memory import DeviceMemoryVerbs
@@ -93,7 +94,7 @@ class AppSession:
         self._failures = InjectedFailures()
         self._doorbells: DoorbellRing | None = None
         self._doorbell_fd = -1
-        self._event_fd = -1
+        self._events: EventPipe | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
         loop.add_reader(sock.fileno(), self._readable)
@@ -164,14 +165,21 @@ class AppSession:
             raise VerbsError(errno.EBADF, "Failed to register a MR: no memfd came along (SCM_RIGHTS)")
         return self._fds.pop(0)
 
-    def later(self, fabric_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back after a span of fabric time, if the session lasts that long."""
+    def later(self, fabric_ns: int, call: Callable[[], None]) -> None:
+        """Call back after a span of fabric time, not before, if the session lasts that long."""
+        clock = self.data_path.clock
+        at_ns = clock.now_ns() + fabric_ns
 
         def due() -> None:
-            if not self.closed:
+            if self.closed:
+                return
+            left_ns = at_ns - clock.now_ns()
+            if left_ns <= 0:
                 call()
+            else:  # the loop's timers count milliseconds from when its turn began
+                self.loop.call_later(left_ns * clock.dilation / 1e9, due)
 
-        return self.loop.call_later(fabric_ns * self._welcome.dilation / 1e9, due)
+        due()
 
     @property
     def peer_pid(self) -> int:
@@ -209,8 +217,8 @@ class AppSession:
         memory = SharedMemory.create(doorbell_bytes(), "fauxrdma-doorbell")
         self._doorbells = DoorbellRing(memory.view)
         self._doorbell_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        events_read, self._event_fd = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._event_fd, False)
+        events_read, events_write = os.pipe2(os.O_CLOEXEC)
+        self._events = EventPipe(self.loop, events_write)
         self._hca = hca
         hca.port.listeners.append(self.async_event)
         self.loop.add_reader(self._doorbell_fd, self._doorbell)
@@ -243,11 +251,8 @@ class AppSession:
 
     def async_event(self, event: AsyncEvent) -> None:
         """Tell the application of an asynchronous event."""
-        frame = pack_frame(V.AsyncEventNotice(int(event.kind), event.element, event.text))
-        try:
-            os.write(self._event_fd, frame)
-        except OSError as error:
-            log.warning("async event %s lost: %s", event.kind.name, error)
+        if self._events is not None:
+            self._events.put(pack_frame(V.AsyncEventNotice(int(event.kind), event.element, event.text)))
 
     def _query_path(self, msg: V.QueryPath) -> None:
         self.track(self.loop.create_task(self._answer_path(msg.dlid)))
@@ -302,7 +307,9 @@ class AppSession:
         # Nothing is left to a later garbage collection: mappings go with their last reference, now.
         self._handlers.clear()
         self._doorbells = None
-        for fd in (*self._fds, self._doorbell_fd, self._event_fd):
+        if self._events is not None:
+            self._events.close()
+        for fd in (*self._fds, self._doorbell_fd):
             if fd >= 0:
                 os.close(fd)
         self._fds.clear()

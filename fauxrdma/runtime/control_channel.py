@@ -9,13 +9,24 @@ import threading
 from typing import TypeVar
 
 from fauxrdma.abi import control_verbs as V
-from fauxrdma.errors import SetupError, VerbsError
+from fauxrdma.errors import FauxrdmaError, SetupError, VerbsError
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
-from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
+from fauxrdma.wire.control import LENGTH_BYTES, Message, MessageBuffer, decode, pack_frame
 
 __all__ = ["ControlChannel"]
 
 M = TypeVar("M", bound=Message)
+
+
+def _checked(msg: Message) -> bytes:
+    """The frame of a request that the daemon will understand: it hangs up on others, and that would cost the program
+    everything it has made. Raises VerbsError(EINVAL) for a value of a wrong type or size."""
+    try:
+        data = pack_frame(msg)
+        decode(memoryview(data)[LENGTH_BYTES:])
+    except (TypeError, OverflowError, FauxrdmaError) as error:
+        raise VerbsError(errno.EINVAL, f"{type(msg).__name__}: {error}") from None
+    return data
 
 
 class ControlChannel:
@@ -51,20 +62,24 @@ class ControlChannel:
         """
         if os.getpid() != self._pid:
             raise VerbsError(errno.EPERM, "this context was opened before fork(): the child must open its own")
+        data = _checked(msg)
         with self._lock:
             if self._broken:
-                raise self._gone("it did not answer in time before, and what it says now would be taken for the answer")
+                raise self._gone(
+                    "it did not answer in time before, or the wait was interrupted, and what it says now would be taken"
+                    " for the answer"
+                )
+            self._broken = True  # until the answer is here, whatever may interrupt the wait for it
             try:
-                data = pack_frame(msg)
                 sent = send_with_descriptors(self._socket, data, fds)
                 if sent < len(data):
                     self._socket.sendall(data[sent:])
                 reply = self._receive()
             except TimeoutError:
-                self._broken = True
                 raise VerbsError(errno.ETIMEDOUT, f"the HCA daemon did not answer {type(msg).__name__}") from None
             except OSError as error:
                 raise self._gone(str(error)) from None
+            self._broken = False
             came, self._fds = self._fds, []
         if isinstance(reply, answer) and len(came) == expect_fds:
             return reply, came

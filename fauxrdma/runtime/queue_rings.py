@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
 
 from fauxrdma.abi.layout import RECEIVE_QUEUE_BIT
@@ -12,10 +10,9 @@ from fauxrdma.abi.srq_ring import SharedReceiveRing
 from fauxrdma.hca.work_queue import RecvWqe, SendWqe
 from fauxrdma.ib.enums import WcStatus
 from fauxrdma.ib.work import WC
+from fauxrdma.runtime.event_pipe import EventPipe
 
 __all__ = ["CompletionChannel", "CompletionQueue", "RecvRing", "SendRing", "SrqRing"]
-
-log = logging.getLogger(__name__)
 
 
 class SendRing:
@@ -101,28 +98,20 @@ class SrqRing:
 
 
 class CompletionChannel:
-    """The write end of a completion channel's pipe."""
+    """The daemon's end of a completion channel, with the number of queues that announce there."""
 
-    def __init__(self, handle: int, fd: int) -> None:
+    def __init__(self, handle: int, pipe: EventPipe) -> None:
         self.handle = handle
         self.users = 0
-        self._fd = fd
+        self._pipe = pipe
 
     def notify(self, cqn: int) -> None:
         """Tell the application that this completion queue has something."""
-        try:
-            os.write(self._fd, cqn.to_bytes(8, "little"))
-        except BlockingIOError:
-            # 8,192 unread events: the application has long been woken.
-            log.warning("completion channel %d is full of unread events", self.handle)
-        except OSError:
-            pass  # the application closed its end; its session is about to end
+        self._pipe.put(cqn.to_bytes(8, "little"))
 
     def close(self) -> None:
         """Release the descriptor. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._pipe.close()
 
 
 class CompletionQueue:

@@ -110,6 +110,7 @@ class DeviceMemoryVerbs:
         mapping = SharedMemory.attach(os.dup(dm.memory.fd), dm.memory.length)
         mapping.close_fd()
         view = mapping.view[msg.offset : msg.offset + msg.length]
+        dm.regions = [region for region in dm.regions if verbs.mrs.get(region.handle) is region]
         dm.regions.append(verbs.enter(pd, 0, msg.length, access, view, None))
 
     def _free(self, handle: int) -> None:

@@ -12,6 +12,7 @@ from fauxrdma.abi.layout import cq_bytes
 from fauxrdma.abi.rings import CompletionRing
 from fauxrdma.errors import VerbsError
 from fauxrdma.memory.shared import SharedMemory
+from fauxrdma.runtime.event_pipe import EventPipe
 from fauxrdma.runtime.queue_rings import CompletionChannel, CompletionQueue
 from fauxrdma.wire.control import Message
 
@@ -44,9 +45,8 @@ class QueueVerbs:
 
     def _create_channel(self, msg: V.CreateChannel) -> None:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(write_fd, False)
         handle = self._session.hca.new_handle()
-        self.channels[handle] = CompletionChannel(handle, write_fd)
+        self.channels[handle] = CompletionChannel(handle, EventPipe(self._session.loop, write_fd))
         self._session.reply(V.Created(handle), read_fd)
         os.close(read_fd)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import select
@@ -22,6 +21,9 @@ from fauxrdma.verbs.event_account import EventAccount
 
 __all__ = ["CQ", "CompChannel"]
 
+_EVENT_BYTES = 8
+"""Of an event in the channel's pipe: the queue's handle."""
+
 _SPINS = 40
 """Empty polls before `wait` goes to sleep: a few microseconds, less than a wake-up costs."""
 
@@ -39,7 +41,9 @@ class CompChannel:
         os.set_blocking(self.fd, False)
         self._awaiting: set[asyncio.Future[None]] = set()
         self._cqs: dict[int, CQ] = {}
-        self._waiting: deque[int] = deque()
+        self._turn = threading.Condition()  # of those in CQ.wait: one reads the channel, for all
+        self._reading = False
+        self._woken: set[int] = set()  # queues whose event another thread's CQ.wait has read
         self._closed = False
         context._children.add(self)
 
@@ -49,32 +53,56 @@ class CompChannel:
         Raises VerbsError(EIO) when the daemon is gone, VerbsError(EINVAL) when the event is of another queue than the
         expected one.
         """
-        cq = None
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        cq, queues = None, self._cqs.get
         while cq is None:
-            if not self._waiting and not self._fill(timeout_s):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            handle = self._read(left)
+            if handle is None:
                 return None
-            with contextlib.suppress(IndexError):  # another thread took it
-                cq = self._cqs.get(self._waiting.popleft())  # None: the queue was destroyed after its event
+            cq = queues(handle)  # None: the queue was destroyed after its event
         cq._events.delivered()
         if expected_cq is not None and cq is not expected_cq:
             raise VerbsError(errno.EINVAL, f"the event is of CQ {cq.handle}, expected CQ {expected_cq.handle}")
         return cq
 
-    def _fill(self, timeout_s: float | None) -> bool:
-        """Read what the pipe holds; False when nothing came in time."""
-        timeout_ms = None if timeout_s is None else max(0.0, timeout_s * 1000)
-        poller = select.poll()  # one for each call: threads may wait on one channel for different queues
+    def _read(self, timeout_s: float | None) -> int | None:
+        """The queue of the next event in the pipe; None when none came in time, 0 (no queue) when another thread was
+        faster. One event only: programs wait for `fd` to be readable, which it must be while there are more."""
+        poller = select.poll()  # one for each call: threads may wait on one channel
         poller.register(self.fd, select.POLLIN)
-        if not poller.poll(timeout_ms):
-            return False
+        if not poller.poll(None if timeout_s is None else timeout_s * 1000):
+            return None
         try:
-            data = os.read(self.fd, 4096)
+            data = os.read(self.fd, _EVENT_BYTES)
         except BlockingIOError:
-            return True  # another thread was faster
+            return 0
         if not data:
             raise VerbsError(errno.EIO, f"the HCA daemon at {self.context._channel.path!r} is gone")
-        self._waiting.extend(int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8))
-        return True
+        return int.from_bytes(data, "little")
+
+    def _wait_for(self, cq: CQ, timeout_s: float | None) -> None:
+        """Until an event of `cq` came (it is acknowledged here), or anything else that makes it worth to look again.
+        Threads may wait for different queues: one at a time reads the channel, and wakes whom its event is for."""
+        with self._turn:
+            if cq.handle not in self._woken and not self._reading:
+                self._reading = True
+            else:
+                if cq.handle not in self._woken:
+                    self._turn.wait(timeout_s)
+                self._woken.discard(cq.handle)
+                return
+        event_cq = None
+        try:
+            event_cq = self.get_cq_event(timeout_s=timeout_s)
+            if event_cq is not None:
+                event_cq.ack_events(1)
+        finally:
+            with self._turn:
+                self._reading = False
+                if event_cq is not None and event_cq is not cq:
+                    self._woken.add(event_cq.handle)
+                self._turn.notify_all()
 
     async def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for any event of the channel; all who wait are woken, and look at their own queues."""
@@ -92,8 +120,8 @@ class CompChannel:
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         error: VerbsError | None = None
         try:
-            self._fill(0)
-            self._waiting.clear()
+            while self._read(0) is not None:
+                pass
         except VerbsError as gone:
             error = gone
         for waiter in self._awaiting:
@@ -154,19 +182,15 @@ class CQ:
         """Up to `num_entries` completions, oldest first: (how many, the completions). Makes no system call."""
         if self.context._failures:
             self.context._failures.check("poll_cq")
-        taken = self._pull(num_entries)
-        return len(taken), [self._hand_out(fields) for fields in taken]
-
-    def _pull(self, limit: int) -> list[tuple[int, ...]]:
-        """Up to `limit` completions as the daemon wrote them, oldest first."""
-        with self._lock:
+        with self._lock:  # the slots, too: they are freed in the order of the completions
             stash = self._stash
-            taken = [stash.popleft() for _ in range(min(limit, len(stash)))] if stash else []
-            if len(taken) < limit:
-                taken += self._ring.take(limit - len(taken))
+            taken = [stash.popleft() for _ in range(min(num_entries, len(stash)))] if stash else []
+            if len(taken) < num_entries:
+                taken += self._ring.take(num_entries - len(taken))
+            wcs = [self._hand_out(fields) for fields in taken]
         if taken and self.context._staged:
             self.context._sync_staged()
-        return taken
+        return len(wcs), wcs
 
     def _hand_out(self, fields: tuple[int, ...]) -> WC:
         """A completion reaches the program: the slots of its request and of those before it are free."""
@@ -200,6 +224,15 @@ class CQ:
         for fields in waiting:
             if fields[6] == qp_num:
                 self._release(fields)
+
+    def _forget_shared(self, qp_num: int) -> None:
+        """A queue pair that shared receives is gone: the slots of those whose completions wait here are free."""
+        with self._lock:
+            self._stash.extend(self._ring.take(self.cqe))
+            for fields in self._stash:
+                if fields[6] == qp_num and fields[13] & RECEIVE_QUEUE_BIT:
+                    self._release(fields)
+            self.context._srq_of_qp.pop(qp_num, None)
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Ask for one event at the next completion added from now on (with `solicited_only`: solicited or in error).
@@ -264,9 +297,7 @@ class CQ:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return []
-            event_cq = channel.get_cq_event(timeout_s=left)
-            if event_cq is not None:
-                event_cq.ack_events(1)
+            channel._wait_for(self, left)
 
     async def next(self) -> WC:
         """The next completion, without blocking the event loop. Raises VerbsError(EIO) when the daemon is gone."""
@@ -293,6 +324,7 @@ class CQ:
         self._closed = True
         if self.channel is not None:
             self.channel._cqs.pop(self.handle, None)
+            self.channel._woken.discard(self.handle)
         if not self.context._closed:
             self._events.settle()
 

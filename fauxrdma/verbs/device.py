@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import select
+import threading
 import time
 import weakref
 from collections import deque
@@ -26,7 +27,7 @@ from fauxrdma.runtime.injected_failures import CLIENT_VERBS, InjectedFailures
 from fauxrdma.verbs.event_account import EventAccount
 from fauxrdma.verbs.forked import watch_for_fork
 from fauxrdma.verbs.port_queries import PortQueries
-from fauxrdma.wire.control import MessageBuffer
+from fauxrdma.wire.control import LENGTH_BYTES, decode
 from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ class Context(PortQueries):
         self._channel = ControlChannel(_socket_path(socket))
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._qps: weakref.WeakValueDictionary[int, QP] = weakref.WeakValueDictionary()
-        self._srq_of_qp: dict[int, SRQ] = {}  # by number, also after the queue pair is gone: completions remain
-        self._events = MessageBuffer()
+        self._srq_of_qp: dict[int, SRQ] = {}  # by number
+        self._lock = threading.Lock()  # of the doorbells
+        self._reading = threading.Lock()  # of the asynchronous events
         self._failures = InjectedFailures()
         self._accounts: dict[tuple[str, int], EventAccount] = {}
         self._destroyed: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
@@ -177,21 +179,36 @@ class Context(PortQueries):
 
         When the daemon has died this is IBV_EVENT_DEVICE_FATAL.
         """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            for notice in self._events:
-                assert isinstance(notice, V.AsyncEventNotice)
-                kind = event_element(notice.kind)
-                if (kind, notice.element) in self._destroyed:
-                    continue  # raised before its queue was destroyed, and read only now
-                return AsyncEvent(notice, self._account(kind, notice.element))
-            ready, _, _ = select.select([self.async_fd], [], [], timeout_s)
-            if not ready:
+            notice = self._next_notice()
+            if notice is None:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._readable(left):
+                    return None
+                continue
+            kind = event_element(notice.kind)
+            if (kind, notice.element) in self._destroyed:
+                continue  # raised before its queue was destroyed, and read only now
+            return AsyncEvent(notice, self._account(kind, notice.element))
+
+    def _readable(self, timeout_s: float | None) -> bool:
+        poller = select.poll()
+        poller.register(self.async_fd, select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def _next_notice(self) -> V.AsyncEventNotice | None:
+        """The next event in the pipe, and no more: programs wait for `async_fd` to be readable, which it must be while
+        there are others. None when there is none."""
+        with self._reading:
+            if not self._readable(0):
                 return None
-            data = os.read(self.async_fd, 65536)
-            if not data:
-                fatal = V.AsyncEventNotice(AsyncEventType.IBV_EVENT_DEVICE_FATAL, 0, "the HCA daemon is gone")
-                return AsyncEvent(fatal)
-            self._events.feed(data)
+            length = os.read(self.async_fd, LENGTH_BYTES)
+            if not length:
+                return V.AsyncEventNotice(AsyncEventType.IBV_EVENT_DEVICE_FATAL, 0, "the HCA daemon is gone")
+            notice = decode(os.read(self.async_fd, int.from_bytes(length, "little")))
+            assert isinstance(notice, V.AsyncEventNotice)
+            return notice
 
     # ---- for the other verbs objects -----------------------------------------------------------------------------
 
@@ -219,7 +236,8 @@ class Context(PortQueries):
                 region.sync()
 
     def _ring(self, qpn: int) -> None:
-        self._doorbells.ring(qpn)
+        with self._lock:
+            self._doorbells.ring(qpn)
         os.eventfd_write(self._doorbell_fd, 1)
 
     def _destroy(self, kind: str, handle: int) -> None:

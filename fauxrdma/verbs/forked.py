@@ -16,7 +16,7 @@ from fauxrdma.errors import VerbsError
 
 __all__ = ["FORKED", "watch_for_fork"]
 
-_SHARED = ("_rings", "_ring", "_lock", "_waiting", "_events", "_doorbells")
+_SHARED = ("_rings", "_ring", "_lock", "_cqs", "_turn", "_reading", "_doorbells")
 """Attributes of contexts and of what is made from them that are, or guard, memory and pipes shared with the parent."""
 
 

@@ -7,12 +7,13 @@ request is executed, as hardware does.
 from __future__ import annotations
 
 import errno
+import struct
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import MwType, QpType, SendFlags, WrOpcode
 from fauxrdma.ib.work import OPERATIONS, SendWR
 
-__all__ = ["PLAIN", "check_inline", "check_operation", "datagram_operands", "special_operands"]
+__all__ = ["PLAIN", "check_inline", "check_operation", "datagram_operands", "refused", "special_operands"]
 
 PLAIN = frozenset(
     (
@@ -44,6 +45,15 @@ Operands = tuple[int, int, int, int, int, int]
 def refuse(reason: str) -> VerbsError:
     """EINVAL of ibv_post_send."""
     return VerbsError(errno.EINVAL, f"Failed to post send: {reason}")
+
+
+def refused(what: str, error: VerbsError | struct.error, bad_wr: object) -> VerbsError:
+    """What a post that stopped at `bad_wr` raises: a number that does not fit its field in struct ibv_send_wr,
+    ibv_recv_wr or ibv_sge is EINVAL."""
+    if not isinstance(error, VerbsError):
+        error = VerbsError(errno.EINVAL, f"Failed to post {what}: {bad_wr!r} has a number out of its range ({error})")
+    error.bad_wr = bad_wr
+    return error
 
 
 def check_operation(opcode: int, qp_type: QpType) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import random
+import struct
+import threading
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,7 +23,7 @@ from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
 from fauxrdma.verbs.memory import PD
 from fauxrdma.verbs.memory_windows import MW, MWBind
-from fauxrdma.verbs.posting import PLAIN, check_inline, check_operation, datagram_operands, special_operands
+from fauxrdma.verbs.posting import PLAIN, check_inline, check_operation, datagram_operands, refused, special_operands
 from fauxrdma.verbs.shared_receive import SRQ
 
 __all__ = ["QP", "QPInitAttr"]
@@ -70,6 +73,7 @@ class QP:
         self.context = pd.context
         self.scq, self.rcq = init_attr.scq, init_attr.rcq
         self.srq = init_attr.srq
+        self._init_attr = replace(init_attr)
         self.cap = cap = init_attr.cap if self.srq is None else replace(init_attr.cap, max_recv_wr=0)
         self.qp_type = check_type(init_attr.qp_type)
         created, fds = self.context._channel.request(
@@ -91,16 +95,18 @@ class QP:
         self._sq_released = 0  # advanced by CQ.poll
         self._rq_released = 0
         self._psn = random.getrandbits(24)
-        self._binding_type_1 = False
+        self._lock = threading.Lock()  # of both work queues
         self._closed = False
         self.context._qps[self.qp_num] = self
         if self.srq is not None:
             self.context._srq_of_qp[self.qp_num] = self.srq
         self.context._children.add(self)
-        if attr is not None and self.qp_type == QpType.IBV_QPT_UD:
-            self.to_rts(attr)
-        elif attr is not None:
-            self.to_init(attr)
+        if attr is not None:
+            try:
+                self.to_rts(attr) if self.qp_type == QpType.IBV_QPT_UD else self.to_init(attr)
+            except VerbsError:
+                self.close()
+                raise
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -156,7 +162,7 @@ class QP:
         """Attributes as they are set, and what the queue pair was made of."""
         state: V.QpState = self.context._request(V.QueryQp(self.qp_num), V.QpState)
         attr = QPAttr(**state.attr, ah_attr=state.av.attr())
-        return attr, QPInitAttr(self.qp_type, self.scq, self.rcq, self.cap, srq=self.srq)
+        return attr, replace(self._init_attr, cap=self.cap)
 
     def last_error(self) -> str:
         """What went wrong first, in words: the key, the region and the range; empty when nothing did."""
@@ -218,32 +224,36 @@ class QP:
         later one was polled), EINVAL for a bad request, an operation this transport does not have or a state that
         cannot send. Requests before the bad one are posted; the error's `bad_wr` is the bad one.
         """
+        self._post_send(wrs)
+
+    def _post_send(self, wrs: Iterable[SendWR], of_type_1: bool = False) -> None:
         if self.context._failures:
             self.context._failures.check("post_send")
-        state = self._rings.state
-        if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
-            error = VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
-            error.bad_wr = wrs[0] if wrs else None
-            raise error
         if self.context._staged:
             self.context._sync_staged()
-        posted = self._sq_posted
-        wr: SendWR | None = None
-        try:
-            for first in wrs:
-                wr = first
-                while wr is not None:
-                    self._put_send(posted, wr)
-                    posted += 1
-                    wr = wr.next_wr
-        except VerbsError as refused:
-            refused.bad_wr = wr
-            raise
-        finally:
-            if posted != self._sq_posted:
-                self._sq_posted = posted
-                self._rings.publish_sends(posted)
-                self.context._ring(self.qp_num)
+        with self._lock:
+            wr: SendWR | None = None
+            posted = self._sq_posted
+            try:
+                for first in wrs:
+                    wr = first
+                    self._check_sending()
+                    while wr is not None:
+                        self._put_send(posted, wr, of_type_1)
+                        posted += 1
+                        wr = wr.next_wr
+            except (VerbsError, struct.error) as error:
+                raise refused("send", error, wr) from None
+            finally:
+                if posted != self._sq_posted:
+                    self._sq_posted = posted
+                    self._rings.publish_sends(posted)
+                    self.context._ring(self.qp_num)
+
+    def _check_sending(self) -> None:
+        state = self._rings.state
+        if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
+            raise VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post the bind of a type 1 window and give it its new `rkey`; a bind of length zero takes its access away.
@@ -255,14 +265,10 @@ class QP:
             raise VerbsError(errno.EINVAL, "Failed to bind MW: it belongs to another protection domain than the QP")
         wr = SendWR(mw_bind.wr_id, WrOpcode.IBV_WR_BIND_MW, send_flags=mw_bind.send_flags)
         wr.set_bind_wr(mw, mw_bind.info)
-        self._binding_type_1 = True
-        try:
-            self.post_send(wr)
-        finally:
-            self._binding_type_1 = False
+        self._post_send((wr,), of_type_1=True)
         mw.rkey = wr.rkey
 
-    def _put_send(self, index: int, wr: SendWR) -> None:
+    def _put_send(self, index: int, wr: SendWR, of_type_1: bool) -> None:
         cap = self.cap
         if index - self._sq_released >= cap.max_send_wr:
             raise VerbsError(
@@ -291,7 +297,7 @@ class QP:
         elif wr.opcode in PLAIN:
             operands = wr.remote_addr, wr.rkey, wr.imm_data, 0, 0, 0
         else:
-            operands = special_operands(wr, self._binding_type_1)
+            operands = special_operands(wr, of_type_1)
         remote_addr, rkey, imm, compare_add, swap, handle = operands
         self._rings.put_send(
             index, wr.wr_id, wr.opcode, wr.send_flags, remote_addr, rkey, imm,
@@ -317,26 +323,26 @@ class QP:
         one."""
         if self.context._failures:
             self.context._failures.check("post_recv")
-        rings = self._rings
-        posted = self._rq_posted
-        wr: RecvWR | None = None
-        try:
-            for first in wrs:
-                wr = first
-                while wr is not None:
-                    self._put_recv(posted, wr)
-                    posted += 1
-                    wr = wr.next_wr
-        except VerbsError as refused:
-            refused.bad_wr = wr
-            raise
-        finally:
-            if posted != self._rq_posted:
-                self._rq_posted = posted
-                rings.publish_recvs(posted)
-                # The daemon looks at receives when it needs one; only flushing them in ERR wants a doorbell.
-                if rings.state == QpState.IBV_QPS_ERR:
-                    self.context._ring(self.qp_num)
+        with self._lock:
+            rings = self._rings
+            posted = self._rq_posted
+            wr: RecvWR | None = None
+            try:
+                for first in wrs:
+                    wr = first
+                    while wr is not None:
+                        self._put_recv(posted, wr)
+                        posted += 1
+                        wr = wr.next_wr
+            except (VerbsError, struct.error) as error:
+                raise refused("receive", error, wr) from None
+            finally:
+                if posted != self._rq_posted:
+                    self._rq_posted = posted
+                    rings.publish_recvs(posted)
+                    # The daemon looks at receives when it needs one; only flushing them in ERR wants a doorbell.
+                    if rings.state == QpState.IBV_QPS_ERR:
+                        self.context._ring(self.qp_num)
 
     def _put_recv(self, index: int, wr: RecvWR) -> None:
         rings, cap = self._rings, self.cap
@@ -361,6 +367,8 @@ class QP:
         if not self._closed:
             self.context._destroy("qp", self.qp_num)
             self._closed = True
+            if self.srq is not None:
+                self.rcq._forget_shared(self.qp_num)
 
     def __enter__(self) -> QP:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 import threading
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from fauxrdma.ib.enums import SrqAttrMask
 from fauxrdma.ib.work import RecvWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.memory import PD
+from fauxrdma.verbs.posting import refused
 
 __all__ = ["SRQ", "SrqInitAttr"]
 
@@ -73,16 +75,22 @@ class SRQ:
         return self.handle
 
     def post_recv(self, *wrs: RecvWR) -> None:
-        """Post receives, in order. Raises VerbsError: ENOMEM when the queue is full, EINVAL for too many SGEs. Receives
-        before the bad one are posted."""
+        """Post receives, in order and each with its `next_wr` chain. Raises VerbsError: ENOMEM when the queue is full,
+        EINVAL for too many SGEs. Receives before the bad one are posted; the error's `bad_wr` is the bad one."""
         if self.context._failures:
             self.context._failures.check("post_srq_recv")
         with self._lock:
             posted = self._posted
+            wr: RecvWR | None = None
             try:
-                for wr in wrs:
-                    self._put(posted, wr)
-                    posted += 1
+                for first in wrs:
+                    wr = first
+                    while wr is not None:
+                        self._put(posted, wr)
+                        posted += 1
+                        wr = wr.next_wr
+            except (VerbsError, struct.error) as error:
+                raise refused("receive to SRQ", error, wr) from None
             finally:
                 if posted != self._posted:
                     self._posted = posted

@@ -10,6 +10,7 @@ the field and the value. Supported annotations: int, float, str, bytes, bool, No
 from __future__ import annotations
 
 import dataclasses
+import operator
 import struct
 import types
 import typing
@@ -20,12 +21,15 @@ import msgpack
 
 from fauxrdma.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["MAX_CONTROL_BYTES", "Message", "MessageBuffer", "decode", "encode", "message", "pack_frame"]
+__all__ = ["LENGTH_BYTES", "MAX_CONTROL_BYTES", "Message", "MessageBuffer", "decode", "encode", "message", "pack_frame"]
 
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
 """Largest control message accepted, in bytes: room for the tables of a few thousand hosts, not for an attack."""
 
 _LENGTH = struct.Struct("<I")
+LENGTH_BYTES = _LENGTH.size
+"""Of the prefix that says how long the message behind it is."""
+
 _REGISTRY: dict[str, type[Message]] = {}
 _CHECKERS: dict[type[Message], dict[str, Callable[[Any], Any]]] = {}
 
@@ -167,8 +171,10 @@ def _to_map(value: Any) -> Any:
 
 
 def encode(msg: Message) -> bytes:
-    """The msgpack bytes of a message, without the length prefix. Raises LocalProtocolError over MAX_CONTROL_BYTES."""
-    data: bytes = msgpack.packb(_to_map(msg), use_bin_type=True)
+    """The msgpack bytes of a message, without the length prefix. What can be an index (a numpy integer) is an int.
+
+    Raises LocalProtocolError over MAX_CONTROL_BYTES, TypeError and OverflowError for what msgpack has no form for."""
+    data: bytes = msgpack.packb(_to_map(msg), default=operator.index, use_bin_type=True)
     if len(data) > MAX_CONTROL_BYTES:
         raise LocalProtocolError(
             f"control message {type(msg).__name__} is {len(data)} bytes, over the limit {MAX_CONTROL_BYTES}"
