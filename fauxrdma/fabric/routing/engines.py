@@ -6,10 +6,11 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing.minhop import minhop
 from fauxrdma.fabric.routing.routes import Routes
 from fauxrdma.fabric.routing.switch_graph import SwitchGraph
+from fauxrdma.fabric.routing.updn import NO_ROOTS, updn
 
 __all__ = ["ENGINES", "compute_routes"]
 
-ENGINES = ("minhop",)
+ENGINES = ("minhop", "updn")
 """The engines by name."""
 
 
@@ -20,4 +21,10 @@ def compute_routes(graph: SwitchGraph, engine: str = "minhop", seed: int = 0, pr
     """
     if engine not in ENGINES:
         raise ConfigError(f"unknown routing engine {engine!r}: it is one of {', '.join(ENGINES)}")
-    return Routes(graph, "minhop", minhop(graph, previous), asked=engine)
+    messages: list[str] = []
+    if engine == "updn":
+        ports = updn(graph, previous)
+        if ports is not None:
+            return Routes(graph, "updn", ports)
+        messages += [NO_ROOTS, "ucast_mgr_route: updn: cannot build lid matrices"]
+    return Routes(graph, "minhop", minhop(graph, previous), asked=engine, messages=tuple(messages))

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from fauxrdma.topology.graph import Node, NodeKind, Topology
 
-__all__ = ["UNREACHED", "Endpoint", "SwitchGraph", "Trunk"]
+__all__ = ["UNREACHED", "Endpoint", "HopArray", "SwitchGraph", "Trunk", "spread"]
+
+HopArray = npt.NDArray[np.int16]
 
 UNREACHED = 1 << 14
 """Hops to a switch that cannot be reached. Fits int16 with room for one more hop."""
@@ -91,23 +93,30 @@ class SwitchGraph:
         return out
 
     @cached_property
-    def hops(self) -> npt.NDArray[np.int16]:
-        """`hops[i, j]`: cables on a shortest way from switch i to switch j, or UNREACHED."""
-        count = len(self.switches)
-        neighbours = [sorted({trunk.peer for trunk in trunks}) for trunks in self.trunks]
-        out = np.full((count, count), UNREACHED, dtype=np.int16)
-        for start in range(count):
-            row = [UNREACHED] * count
-            row[start] = 0
-            layer, distance = [start], 0
-            while layer:
-                distance += 1
-                following = []
-                for at in layer:
-                    for peer in neighbours[at]:
-                        if row[peer] == UNREACHED:
-                            row[peer] = distance
-                            following.append(peer)
-                layer = following
-            out[start] = row
-        return out
+    def hops(self) -> HopArray:
+        """`hops[i, j]`: cables on a shortest way from switch j to switch i, or UNREACHED. Symmetric."""
+        return spread(self.peers, np.eye(len(self.switches), dtype=np.bool_))
+
+    def shortest_ports(self, target: int) -> npt.NDArray[np.bool_]:
+        """`[switch, port]`: whether the port starts a shortest path to switch `target`."""
+        hops = self.hops[:, target]
+        reached = (hops > 0) & (hops < UNREACHED)
+        return np.asarray((self.peers >= 0) & (hops[self.peers] == (hops - 1)[:, None]) & reached[:, None])
+
+
+def spread(neighbours: npt.NDArray[np.intp], start: npt.NDArray[np.bool_]) -> HopArray:
+    """Breadth first, all columns at once. `start[i, j]`: whether column j starts at switch i; `neighbours[i]` are the
+    switches from which i is reached, -1 for none. `out[i, j]`: the hops to i in column j, or UNREACHED."""
+    count, columns = start.shape
+    seen = np.zeros((count + 1, -(-columns // 8)), dtype=np.uint8)  # the last row is for -1: never reached
+    seen[:count] = np.packbits(start, axis=1)
+    front = seen.copy()
+    out = np.where(start, 0, UNREACHED).astype(np.int16)
+    distance = 0
+    while front.any():
+        distance += 1
+        reached = np.bitwise_or.reduce(front[neighbours], axis=1) & ~seen[:count]
+        out[np.unpackbits(reached, axis=1, count=columns).astype(np.bool_)] = distance
+        front[:count] = reached
+        seen[:count] |= reached
+    return out
