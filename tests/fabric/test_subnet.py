@@ -94,9 +94,9 @@ def test_minhop_spreads_destinations_evenly_over_equal_ports(name: str, nodes: i
 def test_ties_go_to_the_port_with_fewest_destinations_then_to_the_lowest() -> None:
     manager = SubnetManager(load_topology("seed-rail8", 2))
     topology = manager.topology
-    # leaf1: ports 1-5 to spine1, 6-10 to spine2, then hosts. Its remote HCAs in LID order are n0.hca2..8, n1.hca2..9.
+    # leaf1: ports 1-5 to spine1, 6-10 to spine2, then hosts. Leaf2 has three HCAs, leaf3 to leaf8 two: it comes first.
     assert [k.dst for k in topology.links_from("leaf1")][:11] == ["spine1"] * 5 + ["spine2"] * 5 + ["n0.hca1"]
-    remote = [h.name for h in topology.hcas() if topology.fabric_link(h).dst != "leaf1"]
+    remote = ["n0.hca2", "n1.hca2", "n1.hca9", *(f"n{host}.hca{leaf}" for leaf in range(3, 9) for host in (0, 1))]
     ports = [manager.tables["leaf1"][manager.lid(name)] for name in remote]
     assert ports == [n % 10 + 1 for n in range(len(remote))]
 
