@@ -128,6 +128,12 @@ class LinkScheduler:
         state.rate = rate_bps
         state.reckon()
 
+    def set_latency(self, flow: int, latency_ns: int) -> None:
+        """A new path: what departs from now on takes `latency_ns`. Ignored for a flow that is not open."""
+        state = self._flows.get(flow)
+        if state is not None:
+            state.latency_ns = latency_ns
+
     def submit(self, flow: int, item: object, nbytes: int, now: int, *, ordered: bool = False) -> None:
         """Queue `item`, which stands for `nbytes` of payload. Raises LocalProtocolError if the flow is not open.
 

@@ -7,9 +7,10 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
@@ -19,10 +20,11 @@ from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import load_topology
-from fauxrdma.wire.fabric_messages import FabricReport
+from fauxrdma.wire.fabric_messages import FabricReport, SweepReport
 
 __all__ = ["CLOCKS", "LocalLab", "obituary"]
 
+T = TypeVar("T")
 CLOCKS = ("paced", "none")
 _READY_TIMEOUT_S = 60.0
 _DAEMON_ERROR = re.compile(r"fauxrdma-[\w-]+: (?:error: )?(.+)")
@@ -163,11 +165,30 @@ class LocalLab:
 
     def report(self, reset: bool = False) -> FabricReport:
         """What the fabric carried since the start or the last reset."""
+        return self._ask(lambda link: link.report(reset))
+
+    def link_down(self, link: str) -> str:
+        """Have a cable fail, both ways: ``leaf1->spine1:2`` (either direction), or ``n0.hca1`` for an HCA's own.
+
+        Returns its full name once what crosses it is lost. The subnet manager hears of it by a trap and sweeps, all in
+        fabric time; `swept` waits for that. Raises ConfigError for what is no cable.
+        """
+        return self._ask(lambda manager: manager.change_link(link, up=False))
+
+    def link_up(self, link: str) -> str:
+        """Plug a cable in again: it carries data once the subnet manager has swept. Raises as `link_down`."""
+        return self._ask(lambda manager: manager.change_link(link, up=True))
+
+    def swept(self, timeout_s: float = 60.0) -> SweepReport:
+        """Wait until the subnet manager has swept after the last change of a link and all daemons go by its tables."""
+        return self._ask(lambda link: link.swept(timeout_s))
+
+    def _ask(self, question: Callable[[SubnetManagerLink], T]) -> T:
         self.check()
         if self._link is None:
             raise SetupError("the lab is not running: use it as `with LocalLab(...) as lab:`")
         try:
-            return self._link.report(reset)
+            return question(self._link)
         except FabricUnhealthy:
             self.supervisor.pump(0.2)
             self.check()  # names the process that died, when one did

@@ -6,7 +6,7 @@ import socket
 from types import TracebackType
 from typing import TypeVar
 
-from fauxrdma.errors import FabricUnhealthy, RemoteProtocolError, SetupError
+from fauxrdma.errors import ConfigError, FabricUnhealthy, RemoteProtocolError, SetupError
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
@@ -14,9 +14,13 @@ from fauxrdma.wire.fabric_messages import (
     FabricReport,
     LabHello,
     LabWelcome,
+    LinkChange,
+    LinkChanged,
     ReadyQuery,
     Refusal,
     ReportQuery,
+    SweepQuery,
+    SweepReport,
 )
 
 __all__ = ["SubnetManagerLink"]
@@ -62,6 +66,17 @@ class SubnetManagerLink:
     def report(self, reset: bool = False, timeout_s: float = 15.0) -> FabricReport:
         """What the fabric carried, after every daemon flushed its counters; `reset` zeroes them afterwards."""
         return self._ask(ReportQuery(reset=reset), FabricReport, timeout_s)
+
+    def change_link(self, link: str, up: bool, timeout_s: float = 15.0) -> str:
+        """Have a cable fail or come back; its full name. Raises ConfigError for what is no cable."""
+        changed = self._ask(LinkChange(link, up), LinkChanged, timeout_s)
+        if changed.error:
+            raise ConfigError(changed.error)
+        return changed.link
+
+    def swept(self, timeout_s: float) -> SweepReport:
+        """Wait until no trap is under way, no sweep runs and every daemon goes by the tables."""
+        return self._ask(SweepQuery(), SweepReport, timeout_s)
 
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""

@@ -85,7 +85,7 @@ class DataPath:
         self.receivers: set[Holder] = set()
         self._ready: dict[PeerLink | None, deque[Flow]] = {}
         self._scheduler = LinkScheduler()
-        self.flows = FlowTable(self._link_to, self._opened, lambda flow: self._scheduler.backlog(flow.fid))
+        self.flows = FlowTable(self._link_of, self._opened, lambda flow: self._scheduler.backlog(flow.fid))
         self._timer = PreciseTimer(loop, self._tick)
         self._armed_ns: int | None = None  # fabric time the timer is set to
         self._collecting = False
@@ -108,9 +108,34 @@ class DataPath:
             self._link_writable(link)
         # A flow resolves its link anew, now that its peer may have come or gone.
         for flow in self.flows:
-            flow.link = self._link_to(flow.dlid)
-            if flow.ready:
-                self._queue(flow)
+            self._resolve(flow)
+
+    def update_paths(self, paths: list[PathAnswer]) -> None:
+        """Paths are others now: what is sent from now on goes by them, or is lost."""
+        now = self.clock.now_ns()
+        changed = {(path.slid, path.dlid): path for path in paths}
+        for flow in self.flows:
+            path = changed.get((flow.hca.info.lid, flow.dlid))
+            if path is None:
+                continue
+            if path.reachable:
+                self._scheduler.set_latency(flow.fid, path.latency_ns)
+                if not flow.active:
+                    self._scheduler.set_rate(flow.fid, path.rate_bps, now)
+            self._resolve(flow)
+        self._arm()
+
+    def _resolve(self, flow: Flow) -> None:
+        flow.link = self._link_of(flow.hca.info.lid, flow.dlid)
+        if flow.ready:
+            self._queue(flow)
+
+    def _link_of(self, slid: int, dlid: int) -> PeerLink | None:
+        """Where frames of this pair go; None where the fabric loses them."""
+        path = self._path(slid, dlid)
+        if path is not None and (path.lost_at or not path.reachable):
+            return None
+        return self._link_to(dlid)
 
     def _link_to(self, dlid: int) -> PeerLink | None:
         if dlid in self.hcas:
@@ -279,8 +304,7 @@ class DataPath:
     def _opened(self, flow: Flow) -> None:
         if self._shaped:
             path = self._path(flow.hca.info.lid, flow.dlid)
-            if path is None or not path.reachable:
-                flow.link = None  # nothing will arrive, so any pace does
+            if path is None or not path.reachable:  # nothing will arrive, so any pace does
                 self._scheduler.open(flow.fid, flow.hca.info.rate_bps, 1000)
             else:
                 self._scheduler.open(flow.fid, path.rate_bps, path.latency_ns)
@@ -443,9 +467,11 @@ class DataPath:
             frame.arrival_ns = departure.release_ns
             frame.duration_ns = departure.release_ns - departure.started_ns
             flow = flows.get(departure.flow)
+            if not self.hcas[frame.slid].port.up:
+                continue
             if frame.opcode != _ACK:
                 self.meter.sent(frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns)
-            if flow is not None and flow.link is not None and flow.hca.port.up:
+            if flow is not None and flow.link is not None:
                 flow.link.send(frame)
         limit = _QUANTA_AHEAD * self._quantum
         for flow in list(flows.values()):

@@ -18,16 +18,20 @@ __all__ = ["EmulatedPort"]
 
 _DEFAULT_PKEY = 0xFFFF
 """Full membership of the default partition (IBTA vol. 1, 10.9.1.2)."""
+_PHYS_POLLING = 2
 _PHYS_DISABLED = 3
 _PHYS_LINK_UP = 5
 _SM_LID = 1
 
 
 class EmulatedPort:
-    """Port 1. While it is down, frames vanish both ways. `listeners` hear of every change."""
+    """Port 1. It is up while nobody has disabled it and its cable is up and made active by the subnet manager. While it
+    is not, frames vanish both ways. `listeners` hear of every change."""
 
     def __init__(self, info: HcaInfo, attributes: DeviceAttr) -> None:
         self.up = True
+        self._enabled = True
+        self._cable = PortState.IBV_PORT_ACTIVE
         self.sm_lid = _SM_LID
         self.listeners: list[Callable[[AsyncEvent], None]] = []
         self.gids = gid_table(info.guid, info.lid, info.gid, LinkLayer(info.link_layer))
@@ -38,24 +42,35 @@ class EmulatedPort:
     @property
     def state(self) -> PortState:
         """As query_port tells it."""
-        return PortState.IBV_PORT_ACTIVE if self.up else PortState.IBV_PORT_DOWN
+        return self._cable if self._enabled else PortState.IBV_PORT_DOWN
 
     @property
     def phys_state(self) -> int:
-        """PortPhysicalState: 5 is link up, 3 disabled."""
-        return _PHYS_LINK_UP if self.up else _PHYS_DISABLED
+        """PortPhysicalState: 5 is link up, 3 disabled, 2 polling for a cable that is down."""
+        if not self._enabled:
+            return _PHYS_DISABLED
+        return _PHYS_POLLING if self._cable == PortState.IBV_PORT_DOWN else _PHYS_LINK_UP
 
     def set_state(self, state: int) -> None:
         """Take the port down (IBV_PORT_DOWN) or up (IBV_PORT_ACTIVE). Raises VerbsError(EINVAL) for other states."""
         if state not in (PortState.IBV_PORT_DOWN, PortState.IBV_PORT_ACTIVE):
             raise VerbsError(errno.EINVAL, f"Failed to set port: state {state} is not IBV_PORT_DOWN or IBV_PORT_ACTIVE")
-        up = state == PortState.IBV_PORT_ACTIVE
+        self._enabled = state == PortState.IBV_PORT_ACTIVE
+        self._update("it was disabled")
+
+    def set_cable(self, state: PortState) -> None:
+        """What the fabric says: DOWN when the cable is, INIT when it is back, ACTIVE after the manager's sweep."""
+        self._cable = state
+        self._update("its cable is down")
+
+    def _update(self, reason: str) -> None:
+        up = self.state == PortState.IBV_PORT_ACTIVE
         if up != self.up:
             self.up = up
             if up:
                 self.announce(E.IBV_EVENT_PORT_ACTIVE, "the port is up")
             else:
-                self.announce(E.IBV_EVENT_PORT_ERR, "the port is down: frames vanish both ways")
+                self.announce(E.IBV_EVENT_PORT_ERR, f"the port is down ({reason}): frames vanish both ways")
 
     def set_pkeys(self, pkeys: list[int]) -> None:
         """Replace the P_Key table. Raises VerbsError(EINVAL) for one that is too long or holds what is no P_Key."""

@@ -35,16 +35,16 @@ class Flow:
 
 
 class FlowTable:
-    """Flows by queue pair and by id. `link_to(lid)` resolves a destination, `opened(flow)` is told of each new flow,
-    `backlog(flow)` is what a flow has still to send, in bytes."""
+    """Flows by queue pair and by id. `link_of(slid, dlid)` resolves a destination, `opened(flow)` is told of each new
+    flow, `backlog(flow)` is what a flow has still to send, in bytes."""
 
     def __init__(
         self,
-        link_to: Callable[[int], PeerLink | None],
+        link_of: Callable[[int, int], PeerLink | None],
         opened: Callable[[Flow], None],
         backlog: Callable[[Flow], int],
     ) -> None:
-        self._link_to = link_to
+        self._link_of = link_of
         self._opened = opened
         self._backlog = backlog
         self._connected: dict[tuple[int, int], Flow] = {}  # (LID, queue pair)
@@ -95,7 +95,7 @@ class FlowTable:
         return max(busy or found, key=self._backlog)
 
     def _open(self, hca: EmulatedHca, qpn: int, dlid: int) -> Flow:
-        flow = Flow(self._next_id, hca, qpn, dlid, self._link_to(dlid))
+        flow = Flow(self._next_id, hca, qpn, dlid, self._link_of(hca.info.lid, dlid))
         self._next_id += 1
         self.by_id[flow.fid] = flow
         self._opened(flow)

@@ -11,6 +11,7 @@ import socket
 import stat
 
 from fauxrdma.errors import FabricUnhealthy, SetupError
+from fauxrdma.ib.enums import PortState
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.runtime.app_session import AppSession
 from fauxrdma.runtime.data_path import DataPath
@@ -22,6 +23,7 @@ from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
+    Counters,
     Directory,
     FlushDone,
     FlushRequest,
@@ -29,6 +31,8 @@ from fauxrdma.wire.fabric_messages import (
     MulticastMembers,
     NodeHello,
     NodeWelcome,
+    PathsApplied,
+    PathsChanged,
     RateGrant,
 )
 
@@ -200,10 +204,11 @@ class HcaDaemon:
             self.data_path.set_rates(msg.rates)
         elif isinstance(msg, Directory):
             self.data_path.update_directory(msg)
+        elif isinstance(msg, PathsChanged):
+            self._apply_paths(msg)
         elif isinstance(msg, FlushRequest):
             assert self._subnet is not None
-            retransmits = sum(engine.retransmits for engine in self.data_path.engines)
-            self._subnet.send(self.data_path.meter.report(retransmits))
+            self._subnet.send(self._counters())
             self._subnet.send(FlushDone(msg.token))
         elif isinstance(msg, MulticastMembers):
             task = asyncio.get_running_loop().create_task(self._apply_members(msg))
@@ -211,6 +216,19 @@ class HcaDaemon:
             task.add_done_callback(self._tasks.discard)
         else:
             log.warning("the subnet manager sent an unexpected %s", type(msg).__name__)
+
+    def _counters(self) -> Counters:
+        return self.data_path.meter.report(sum(engine.retransmits for engine in self.data_path.engines))
+
+    def _apply_paths(self, msg: PathsChanged) -> None:
+        """Count what went the old way, then go by the new ones."""
+        assert self._subnet is not None
+        self._subnet.send(self._counters())
+        self._subnet.learn(msg.paths)
+        for change in msg.ports:
+            self.data_path.hcas[change.lid].port.set_cable(PortState(change.state))
+        self.data_path.update_paths(msg.paths)
+        self._subnet.send(PathsApplied(msg.token))
 
     async def _apply_members(self, msg: MulticastMembers) -> None:
         """Deliver to the members of a group from now on; first learn the ways to them, or the pace would be wrong."""

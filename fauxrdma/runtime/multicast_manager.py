@@ -6,33 +6,16 @@ the answer reaches the new member. A daemon that is stuck (stopped, say) is wait
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from fauxrdma.errors import RemoteProtocolError
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
+from fauxrdma.runtime.pending_changes import PendingChanges
 from fauxrdma.runtime.subnet_state import SubnetState
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import MulticastJoin, MulticastJoined, MulticastLeave, MulticastMembers
 
-__all__ = ["APPLY_TIMEOUT_S", "MulticastManager"]
-
-APPLY_TIMEOUT_S = 5.0
-"""A join is answered after this long even if a daemon has not said that it applied it."""
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Change:
-    """A change on its way: the nodes that have yet to apply it, and who is told when they have."""
-
-    group: int
-    joiner: tuple[int, int] | None  # node and its token
-    waiting: set[int]
-    timer: asyncio.TimerHandle | None = None
+__all__ = ["MulticastManager"]
 
 
 class MulticastManager:
@@ -45,8 +28,7 @@ class MulticastManager:
         self._nodes = nodes
         self._send = send
         self._members: dict[int, set[int]] = {}  # multicast LID to the LIDs of HCAs
-        self._changes: dict[int, _Change] = {}
-        self._next_token = 1
+        self._changes = PendingChanges()
 
     def members(self, group: int) -> list[int]:
         """The LIDs of the HCAs that hear a group."""
@@ -66,11 +48,7 @@ class MulticastManager:
 
     def applied(self, node: int, token: int) -> None:
         """A daemon delivers to the members as of this change."""
-        change = self._changes.get(token)
-        if change is not None:
-            change.waiting.discard(node)
-            if not change.waiting:
-                self._finish(token)
+        self._changes.applied(node, token)
 
     def node_joined(self, node: int) -> None:
         """Tell a daemon that has just come in of all groups."""
@@ -82,15 +60,11 @@ class MulticastManager:
         gone = set(lids)
         for group in [group for group, members in self._members.items() if members & gone]:
             self._remove(group, gone)
-        for token in list(self._changes):
-            self.applied(node, token)
+        self._changes.node_left(node)
 
     def close(self) -> None:
         """Stop the timers."""
-        for change in self._changes.values():
-            if change.timer is not None:
-                change.timer.cancel()
-        self._changes.clear()
+        self._changes.close()
 
     def _check(self, node: int, lid: int, group: int) -> None:
         self._state.check_own(node, lid)
@@ -106,25 +80,14 @@ class MulticastManager:
         self._spread(group, None)
 
     def _spread(self, group: int, joiner: tuple[int, int] | None) -> None:
-        token, self._next_token = self._next_token, self._next_token + 1
+        """Tell every daemon; once all have applied it, tell the joiner (node and its token)."""
+
+        def joined() -> None:
+            if joiner is not None:
+                node, token = joiner
+                self._send(node, MulticastJoined(token))
+
         nodes = list(self._nodes())
-        change = self._changes[token] = _Change(group, joiner, set(nodes))
-        change.timer = asyncio.get_running_loop().call_later(APPLY_TIMEOUT_S, self._too_late, token)
+        token = self._changes.begin(f"multicast LID 0x{group:x}", nodes, joined)
         for node in nodes:
             self._send(node, MulticastMembers(group, self.members(group), token))
-        if not nodes:
-            self._finish(token)
-
-    def _too_late(self, token: int) -> None:
-        change = self._changes[token]
-        waiting = sorted(change.waiting)
-        _log.warning("nodes %s did not take multicast LID 0x%x within %g s", waiting, change.group, APPLY_TIMEOUT_S)
-        self._finish(token)
-
-    def _finish(self, token: int) -> None:
-        change = self._changes.pop(token)
-        if change.timer is not None:
-            change.timer.cancel()
-        if change.joiner is not None:
-            node, theirs = change.joiner
-            self._send(node, MulticastJoined(theirs))

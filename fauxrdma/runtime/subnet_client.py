@@ -126,6 +126,10 @@ class SubnetClient(asyncio.Protocol):
         """The path, if it was asked for before."""
         return self._paths.get((slid, dlid))
 
+    def learn(self, paths: list[PathAnswer]) -> None:
+        """Paths that are others now."""
+        self._paths |= {(path.slid, path.dlid): path for path in paths}
+
     async def path(self, slid: int, dlid: int) -> PathAnswer:
         """The path from the manager's tables. Raises FabricUnhealthy when the manager is gone."""
         key = (slid, dlid)

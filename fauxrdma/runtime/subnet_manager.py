@@ -18,6 +18,7 @@ from fauxrdma.errors import ConfigError, RemoteProtocolError, SetupError
 from fauxrdma.fabric.dilation import MAX_BURST, choose_dilation, choose_quantum
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.runtime.host_probe import host_bytes_per_s
+from fauxrdma.runtime.link_changes import LinkChanges
 from fauxrdma.runtime.multicast_manager import MulticastManager
 from fauxrdma.runtime.subnet_state import SubnetState, check_version
 from fauxrdma.topology.graph import Topology
@@ -33,16 +34,19 @@ from fauxrdma.wire.fabric_messages import (
     FlushRequest,
     LabHello,
     LabWelcome,
+    LinkChange,
     MulticastApplied,
     MulticastJoin,
     MulticastLeave,
     NodeHello,
     NodeWelcome,
     PathQuery,
+    PathsApplied,
     RateGrant,
     ReadyQuery,
     Refusal,
     ReportQuery,
+    SweepQuery,
 )
 
 __all__ = ["CLOCKS", "SubnetManagerService"]
@@ -103,6 +107,7 @@ class SubnetManagerService:
         self._connections: set[_Connection] = set()
         self._nodes: dict[int, _Connection] = {}
         self._multicast = MulticastManager(self.state, lambda: self._nodes, self._tell)
+        self._links = LinkChanges(self.state, self.now_ns, lambda: self._nodes, self._tell, self._schedule_regrant)
         self._ready_queries: list[_Connection] = []
         self._flushes: dict[int, _Flush] = {}
         self._next_token = 1
@@ -140,6 +145,7 @@ class SubnetManagerService:
                 flush.timer.cancel()
         self._flushes.clear()
         self._multicast.close()
+        self._links.close()
         if server is not None:
             await server.wait_closed()
 
@@ -159,6 +165,7 @@ class SubnetManagerService:
         del self._nodes[node]
         self.state.leave(node, self.now_ns())
         self._schedule_regrant()
+        self._links.node_left(node)
         self._multicast.node_left(node, [hca.lid for hca in self.state.hcas(node)])
         for token in list(self._flushes):
             self._flushed(token, node)
@@ -183,6 +190,7 @@ class SubnetManagerService:
                     hcas=hcas,
                 )
             )
+            self._links.node_joined(message.node)
             self._multicast.node_joined(message.node)
             if self.state.complete:
                 self._assembled = True
@@ -214,7 +222,11 @@ class SubnetManagerService:
         elif isinstance(message, Counters):
             self.state.count(node, message)
         elif isinstance(message, PathQuery):
-            connection.send(self.state.path_answer(message.slid, message.dlid))
+            own = self.state.owns(node, message.slid)
+            answer = self.state.paths.tell if own else self.state.paths.describe
+            connection.send(answer(message.slid, message.dlid))
+        elif isinstance(message, PathsApplied):
+            self._links.applied(node, message.token)
         elif isinstance(message, MulticastJoin):
             self._multicast.join(node, message)
         elif isinstance(message, MulticastLeave):
@@ -236,7 +248,11 @@ class SubnetManagerService:
         elif isinstance(message, ReportQuery):
             self._start_report(connection, message.reset)
         elif isinstance(message, PathQuery):
-            connection.send(self.state.path_answer(message.slid, message.dlid))
+            connection.send(self.state.paths.describe(message.slid, message.dlid))
+        elif isinstance(message, LinkChange):
+            self._links.change(message, connection.send)
+        elif isinstance(message, SweepQuery):
+            self._links.query(connection.send)
         else:
             raise RemoteProtocolError(f"a lab may not send {type(message).__name__} to the subnet manager")
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from fauxrdma.errors import FabricUnhealthy, LocalProtocolError, RemoteProtocolError
 from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.subnet import Path, SubnetManager
+from fauxrdma.fabric.sweep import LivingSubnet
+from fauxrdma.runtime.told_paths import ToldPaths
+from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
 from fauxrdma.topology.graph import NodeKind
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
@@ -22,56 +24,13 @@ from fauxrdma.wire.fabric_messages import (
     FabricReport,
     FlowStart,
     HcaInfo,
-    LinkReport,
     NodeHello,
-    PairReport,
-    PathAnswer,
 )
 
 __all__ = ["SubnetState"]
 
 _DEBT_RANGE = (-1000, 1_000_000)
 """Debt samples are kept as a histogram of per-mille values, clipped to this range so that it stays small."""
-
-
-@dataclass(slots=True)
-class _Pair:
-    """Traffic from one LID to another since the last reset."""
-
-    nbytes: int = 0
-    frames: int = 0
-    busy_ns: int = 0
-
-
-class _LinkActivity:
-    """Fabric time during which each link had at least one active flow."""
-
-    def __init__(self, links: int) -> None:
-        self._flows = [0] * links
-        self._since = [0] * links
-        self._total = [0] * links
-
-    def start(self, path: Path, now: int) -> None:
-        for link in path.links:
-            if self._flows[link] == 0:
-                self._since[link] = now
-            self._flows[link] += 1
-
-    def stop(self, path: Path, now: int) -> None:
-        for link in path.links:
-            self._flows[link] -= 1
-            if self._flows[link] == 0:
-                self._total[link] += now - self._since[link]
-
-    def total_ns(self, link: int, now: int) -> int:
-        running = now - self._since[link] if self._flows[link] else 0
-        return self._total[link] + running
-
-    def reset(self, now: int) -> None:
-        for link, flows in enumerate(self._flows):
-            self._total[link] = 0
-            if flows:
-                self._since[link] = now
 
 
 class SubnetState:
@@ -84,10 +43,13 @@ class SubnetState:
         self.dilation = dilation
         self.members: dict[int, NodeHello] = {}
         self.lost: set[int] = set()
+        self.subnet = LivingSubnet(manager)
+        self.paths = ToldPaths(self.subnet)
         self._model: FabricModel[tuple[int, int]] = FabricModel.of(manager)
-        self._paths: dict[tuple[int, int], Path] = {}
-        self._activity = _LinkActivity(len(self.topology.links))
-        self._pairs: dict[tuple[int, int], _Pair] = {}
+        self._flows: dict[tuple[int, int], FlowStart] = {}  # active
+        self._routed: dict[tuple[int, int], Path] = {}  # those of them that have a path
+        self._activity = LinkActivity(len(self.topology.links))
+        self._traffic = TrafficAccount(manager)
         self._debt: Counter[int] = Counter()
         self._retransmits = 0
         self._since = 0
@@ -126,7 +88,8 @@ class SubnetState:
         if self.members.pop(node, None) is None:
             return
         self.lost.add(node)
-        for key in [key for key in self._paths if key[0] == node]:
+        self.paths.forget(node)
+        for key in [key for key in self._flows if key[0] == node]:
             self.flow_stop(node, key[1], now)
 
     def hcas(self, node: int) -> list[HcaInfo]:
@@ -164,38 +127,47 @@ class SubnetState:
                 entries.append(DirectoryEntry(lid, member.host, member.port, member.node, f"hca{hca.index}"))
         return entries
 
-    # -- paths and flows
-
-    def path_answer(self, slid: int, dlid: int) -> PathAnswer:
-        """The path between two LIDs, or an answer that says there is none."""
-        try:
-            path = self.manager.path(slid, dlid)
-        except FabricUnhealthy:
-            return PathAnswer(slid, dlid, False, 0, [], 0, 0)
-        names = [self.topology.links[link].name for link in path.links]
-        return PathAnswer(slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s)
+    # -- flows
 
     def flow_start(self, node: int, start: FlowStart, now: int) -> None:
         """A flow of `node` has data. Starting one that is active moves it. Raises RemoteProtocolError if it cannot be:
         a source LID of another node, a destination that no HCA has, a weight out of range."""
         self.check_own(node, start.slid)
         try:
-            path = self.manager.path(start.slid, start.dlid)
-            self._model.start((node, start.flow), path, start.weight)
+            self.manager.ends(start.slid, start.dlid)
+            self._route((node, start.flow), start, now)
         except (FabricUnhealthy, LocalProtocolError) as error:
             raise RemoteProtocolError(f"node {node} cannot start flow {start.flow}: {error}") from None
-        before = self._paths.get((node, start.flow))
-        self._activity.start(path, now)
-        if before is not None:
-            self._activity.stop(before, now)
-        self._paths[node, start.flow] = path
+        self._flows[node, start.flow] = start
 
     def flow_stop(self, node: int, flow: int, now: int) -> None:
         """A flow has no more data. Stopping one that is not active is harmless."""
-        path = self._paths.pop((node, flow), None)
+        if self._flows.pop((node, flow), None) is not None:
+            self._unroute((node, flow), now)
+
+    def reroute(self, now: int) -> None:
+        """The tables are new: active flows go by them. What has no path shares no link."""
+        for key, start in self._flows.items():
+            self._route(key, start, now)
+
+    def _route(self, key: tuple[int, int], start: FlowStart, now: int) -> None:
+        try:
+            path = self.manager.path(start.slid, start.dlid)
+        except FabricUnhealthy:
+            self._unroute(key, now)
+            return
+        self._model.start(key, path, start.weight)
+        before = self._routed.get(key)
+        self._activity.start(path, now)
+        if before is not None:
+            self._activity.stop(before, now)
+        self._routed[key] = path
+
+    def _unroute(self, key: tuple[int, int], now: int) -> None:
+        path = self._routed.pop(key, None)
         if path is not None:
             self._activity.stop(path, now)
-            self._model.stop((node, flow))
+            self._model.stop(key)
 
     def grants(self) -> dict[int, dict[int, int]]:
         """Recompute; for each node the rates (bits/s) of its flows that changed."""
@@ -204,9 +176,13 @@ class SubnetState:
             out.setdefault(node, {})[flow] = rate
         return out
 
+    def owns(self, node: int, lid: int) -> bool:
+        """Whether the HCA with `lid` is the node's own."""
+        return 1 <= lid <= len(self.manager.lids) and self.manager.node(lid).host == node
+
     def check_own(self, node: int, lid: int) -> None:
         """Raise RemoteProtocolError unless the HCA with `lid` is the node's own."""
-        if not (1 <= lid <= len(self.manager.lids) and self.manager.node(lid).host == node):
+        if not self.owns(node, lid):
             raise RemoteProtocolError(f"node {node} has no HCA with LID {lid}: it may only speak for its own")
 
     # -- counters and the report
@@ -220,17 +196,14 @@ class SubnetState:
             if min(pair.nbytes, pair.frames, pair.busy_ns) < 0:
                 raise RemoteProtocolError(f"node {node} counted less than nothing from LID {pair.slid} to {pair.dlid}")
         for pair in counters.pairs:
-            total = self._pairs.setdefault((pair.slid, pair.dlid), _Pair())
-            total.nbytes += pair.nbytes
-            total.frames += pair.frames
-            total.busy_ns += pair.busy_ns
+            self._traffic.book(pair, self.paths.in_force(pair.slid, pair.dlid))
         low, high = _DEBT_RANGE
         self._debt.update(min(max(sample, low), high) for sample in counters.debt_permille)
         self._retransmits += counters.retransmits
 
     def reset(self, now: int) -> None:
         """Zero all counters; flows go on."""
-        self._pairs.clear()
+        self._traffic.reset()
         self._debt.clear()
         self._retransmits = 0
         self._activity.reset(now)
@@ -243,40 +216,14 @@ class SubnetState:
             clock=self.clock,
             dilation=self.dilation,
             elapsed_ns=now - self._since,
-            links=self._link_reports(now),
-            pairs=self._pair_reports(),
+            links=self._traffic.link_reports(self._activity, now, shaped=self.clock != "none"),
+            pairs=self._traffic.pair_reports(),
             debt_p50_percent=_percentile(self._debt, 0.50) / 10,
             debt_p99_percent=_percentile(self._debt, 0.99) / 10,
             debt_samples=self._debt.total(),
             retransmits=self._retransmits,
             lost_nodes=sorted(self.lost),
         )
-
-    def _link_reports(self, now: int) -> list[LinkReport]:
-        nbytes = [0] * len(self.topology.links)
-        busy_ns = [0] * len(self.topology.links)
-        for (slid, dlid), pair in self._pairs.items():
-            for at in self.manager.path(slid, dlid).links:
-                nbytes[at] += pair.nbytes
-                busy_ns[at] = max(busy_ns[at], pair.busy_ns)
-        out = []
-        for link in self.topology.links:
-            # A short burst may be over before its FlowStart was here: then the sender knows better how long it took.
-            active = max(self._activity.total_ns(link.id, now), busy_ns[link.id])
-            could = self.manager.payload_rate(link.id).bytes_per_ns * active
-            utilisation = min(1.0, nbytes[link.id] / could) if could > 0 and self.clock != "none" else 0.0
-            out.append(
-                LinkReport(link.name, link.src, link.dst, link.kind, link.rate.bits_per_s, nbytes[link.id], utilisation)
-            )
-        return out
-
-    def _pair_reports(self) -> list[PairReport]:
-        out = []
-        for (slid, dlid), pair in sorted(self._pairs.items()):
-            path = self.manager.path(slid, dlid)
-            src, dst = self.manager.node(slid).name, self.manager.node(dlid).name
-            out.append(PairReport(src, dst, pair.nbytes, pair.frames, path.switches, path.latency_ns))
-        return out
 
 
 def check_version(version: int, who: str) -> None:

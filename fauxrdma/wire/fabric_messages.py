@@ -11,6 +11,9 @@ Conversation of an HCA daemon with the subnet manager::
       FlowStart            ->
                            <-       RateGrant          (also whenever another flow changes this one's rate)
       FlowStop             ->
+                           <-       PathsChanged       (a link or a table changed a path that was asked for)
+      Counters             ->                          (what went the old way)
+      PathsApplied         ->
       MulticastJoin        ->
                            <-       MulticastMembers   (to every daemon, at every change)
       MulticastApplied     ->
@@ -28,6 +31,10 @@ Conversation of the lab (or the CLI) with the subnet manager::
                            <-       FabricReady        (once all nodes are in)
       ReportQuery          ->
                            <-       FabricReport       (after flushing every daemon)
+      LinkChange           ->
+                           <-       LinkChanged        (when every daemon loses what crosses the link, or no more)
+      SweepQuery           ->
+                           <-       SweepReport        (once no sweep is due and its paths are applied)
 """
 
 from __future__ import annotations
@@ -48,6 +55,8 @@ __all__ = [
     "HcaInfo",
     "LabHello",
     "LabWelcome",
+    "LinkChange",
+    "LinkChanged",
     "LinkReport",
     "MulticastApplied",
     "MulticastJoin",
@@ -60,13 +69,18 @@ __all__ = [
     "PairReport",
     "PathAnswer",
     "PathQuery",
+    "PathsApplied",
+    "PathsChanged",
+    "PortChange",
     "RateGrant",
     "ReadyQuery",
     "Refusal",
     "ReportQuery",
+    "SweepQuery",
+    "SweepReport",
 ]
 
-CONTROL_VERSION = 2
+CONTROL_VERSION = 3
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -155,7 +169,8 @@ class PathQuery(Message):
 class PathAnswer(Message):
     """A path: `links` are link names in order (source GPU to destination GPU); `switches` counts the fabric switches
     crossed; `latency_ns` is one-way for a small message, NIC overheads included; `rate_bps` is the payload rate of the
-    narrowest link after header efficiency, in bits/s. `reachable` False when there is no route."""
+    narrowest link after header efficiency, in bits/s. `reachable` False when there is no route. `lost_at`: the link or
+    switch at which packets vanish for now, "" if they arrive."""
 
     slid: int
     dlid: int
@@ -164,6 +179,30 @@ class PathAnswer(Message):
     links: list[str]
     latency_ns: int
     rate_bps: int
+    lost_at: str = ""
+
+
+@message
+class PortChange(Message):
+    """The port of the daemon's HCA with `lid` is in `state` now, an IBV_PORT_*."""
+
+    lid: int
+    state: int
+
+
+@message
+class PathsChanged(Message):
+    """Paths that the daemon asked for and that are others now, and ports whose state changed. The daemon sends Counters
+    of what went the old way, goes by the new ones and answers PathsApplied with the same token."""
+
+    token: int
+    paths: list[PathAnswer]
+    ports: list[PortChange]
+
+
+@message
+class PathsApplied(Message):
+    token: int
 
 
 @message
@@ -293,6 +332,39 @@ class ReportQuery(Message):
     """Flush all daemons, then answer with FabricReport. `reset` zeroes the counters afterwards."""
 
     reset: bool
+
+
+@message
+class LinkChange(Message):
+    """A cable fails (`up` False) or is plugged in again. `link`: its name, either way, or the HCA for its own."""
+
+    link: str
+    up: bool
+
+
+@message
+class LinkChanged(Message):
+    """The cable's state is in force. `link` is its full name; `error` says why nothing was done, "" if it was."""
+
+    link: str
+    error: str
+
+
+@message
+class SweepQuery(Message):
+    """Answered by SweepReport when no trap is under way, no sweep is running, and every daemon goes by the tables."""
+
+
+@message
+class SweepReport(Message):
+    """Sweeps since the start, and of the last: when it began and ended (fabric ns), how many forwarding entries it
+    changed, and the cables it found down."""
+
+    sweeps: int
+    started_ns: int
+    ended_ns: int
+    changed: int
+    down: list[str]
 
 
 @message

@@ -6,7 +6,7 @@ import pytest
 from fabric_peers import Peer
 from test_subnet_manager import Serve, serve
 
-from fauxrdma.runtime import multicast_manager
+from fauxrdma.runtime import pending_changes
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import (
     Directory,
@@ -96,7 +96,7 @@ async def test_a_daemon_that_comes_in_is_told_of_the_groups(serve: Serve) -> Non
 
 
 async def test_a_stuck_daemon_is_waited_for_only_so_long(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multicast_manager, "APPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(pending_changes, "APPLY_TIMEOUT_S", 0.05)
     a, lid_a, b, _ = await pair(serve)
     a.send(MulticastJoin(lid_a, GROUP, 3))
     a.send(MulticastApplied((await members(a)).token))

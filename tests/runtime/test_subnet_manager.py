@@ -312,7 +312,10 @@ async def test_a_report_for_a_lab_that_left_is_dropped(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        (hello(0, version=99), "control version 99, the subnet manager speaks 2: install the same release"),
+        (
+            hello(0, version=99),
+            f"control version 99, the subnet manager speaks {CONTROL_VERSION}: install the same release",
+        ),
         (hello(2), "node 2 is not in fabric seed-rail8: it has nodes 0 to 1"),
         (hello(-1), "node -1 is not in fabric"),
         (hello(1), "node 1 is already in fabric seed-rail8 (daemon pid 4243 at 127.0.0.1:9001)"),

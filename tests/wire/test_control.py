@@ -15,7 +15,16 @@ from fauxrdma.abi import control_verbs
 from fauxrdma.errors import LocalProtocolError, RemoteProtocolError
 from fauxrdma.wire import fabric_messages
 from fauxrdma.wire.control import MAX_CONTROL_BYTES, Message, MessageBuffer, decode, encode, message, pack_frame
-from fauxrdma.wire.fabric_messages import Directory, DirectoryEntry, FlowStop, HcaInfo, NodeHello, RateGrant
+from fauxrdma.wire.fabric_messages import (
+    Directory,
+    DirectoryEntry,
+    FlowStop,
+    HcaInfo,
+    NodeHello,
+    PathAnswer,
+    PortChange,
+    RateGrant,
+)
 
 MESSAGES = [
     value
@@ -54,6 +63,8 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "HcaInfo": st.just(HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, 0, "leaf1", 5)),
         "list[PairCounter]": st.just([]),
         "list[LinkReport]": st.just([]),
+        "list[PathAnswer]": st.just([PathAnswer(1, 2, True, 1, ["a->b"], 3, 4, "a->b")]),
+        "list[PortChange]": st.just([PortChange(1, 4)]),
         "bytes": st.binary(max_size=100),
         "list[PairReport]": st.just([]),
     }

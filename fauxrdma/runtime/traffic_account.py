@@ -1,0 +1,115 @@
+"""What the fabric's links carried: the daemons' counters, booked on the links their packets crossed.
+
+**What is counted.** Payload: the bytes of a request's or a READ response's data, once per frame that left the HCA,
+repetitions included. Not counted: headers, acknowledgements, zero-byte messages (they count as frames of a pair), and
+whatever goes beside the fabric (the ranks' rendezvous, the daemons' conversation with the subnet manager). A byte that
+is lost counts on the links it crossed, up to the one that lost it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fauxrdma.fabric.subnet import Path, SubnetManager
+from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport
+
+__all__ = ["LinkActivity", "TrafficAccount"]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Traffic of one pair over one path."""
+
+    nbytes: int = 0
+    frames: int = 0
+    busy_ns: int = 0
+
+
+class LinkActivity:
+    """Fabric time during which each link had at least one active flow."""
+
+    def __init__(self, links: int) -> None:
+        self._flows = [0] * links
+        self._since = [0] * links
+        self._total = [0] * links
+
+    def start(self, path: Path, now: int) -> None:
+        """A flow begins to use the links of `path`."""
+        for link in path.links:
+            if self._flows[link] == 0:
+                self._since[link] = now
+            self._flows[link] += 1
+
+    def stop(self, path: Path, now: int) -> None:
+        """It ends."""
+        for link in path.links:
+            self._flows[link] -= 1
+            if self._flows[link] == 0:
+                self._total[link] += now - self._since[link]
+
+    def total_ns(self, link: int, now: int) -> int:
+        """How long a link was in use since the last reset."""
+        running = now - self._since[link] if self._flows[link] else 0
+        return self._total[link] + running
+
+    def reset(self, now: int) -> None:
+        """Begin a new period; flows go on."""
+        for link, flows in enumerate(self._flows):
+            self._total[link] = 0
+            if flows:
+                self._since[link] = now
+
+
+class TrafficAccount:
+    """Sums by (source LID, destination LID, ids of the links crossed) since the last reset."""
+
+    def __init__(self, manager: SubnetManager) -> None:
+        self._manager = manager
+        self._sums: dict[tuple[int, int, tuple[int, ...]], _Sum] = {}
+
+    def book(self, counter: PairCounter, links: tuple[int, ...]) -> None:
+        """Add what a daemon sent over `links`."""
+        total = self._sums.setdefault((counter.slid, counter.dlid, links), _Sum())
+        total.nbytes += counter.nbytes
+        total.frames += counter.frames
+        total.busy_ns += counter.busy_ns
+
+    def reset(self) -> None:
+        """Zero all."""
+        self._sums.clear()
+
+    def link_reports(self, activity: LinkActivity, now: int, *, shaped: bool) -> list[LinkReport]:
+        """Every link of the topology, by id."""
+        links = self._manager.topology.links
+        nbytes = [0] * len(links)
+        busy_ns = [0] * len(links)
+        for (_, _, crossed), total in self._sums.items():
+            for at in crossed:
+                nbytes[at] += total.nbytes
+                busy_ns[at] = max(busy_ns[at], total.busy_ns)
+        out = []
+        for link in links:
+            # A short burst may be over before its FlowStart was here: then the sender knows better how long it took.
+            active = max(activity.total_ns(link.id, now), busy_ns[link.id])
+            could = self._manager.payload_rate(link.id).bytes_per_ns * active
+            utilisation = min(1.0, nbytes[link.id] / could) if could > 0 and shaped else 0.0
+            out.append(
+                LinkReport(link.name, link.src, link.dst, link.kind, link.rate.bits_per_s, nbytes[link.id], utilisation)
+            )
+        return out
+
+    def pair_reports(self) -> list[PairReport]:
+        """Every pair with traffic, with the path its last traffic took, by LIDs."""
+        topology = self._manager.topology
+        out: dict[tuple[int, int], PairReport] = {}
+        for (slid, dlid, crossed), total in self._sums.items():
+            cables = [topology.links[link] for link in crossed if topology.links[link].kind == "cable"]
+            report = out.get((slid, dlid))
+            if report is None:
+                src, dst = self._manager.node(slid).name, self._manager.node(dlid).name
+                report = out[slid, dlid] = PairReport(src, dst, 0, 0, 0, 0)
+            report.nbytes += total.nbytes
+            report.frames += total.frames
+            report.switches = max(0, len(cables) - 1)
+            report.latency_ns = self._manager.transport.latency_ns(topology, cables)
+        return [out[pair] for pair in sorted(out)]
