@@ -17,7 +17,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Presets and fabric files: list, show, validate.",
+    help="Presets and fabric files: list, show, validate, and the schema of files.",
 )
 
 MOST_PROBLEMS = 20
@@ -141,3 +141,24 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
         for warning in warnings:
             print(f"fauxrdma: warning: {warning}", file=sys.stderr)
     return 0
+
+
+@app.command("schema")
+def schema(format_: FormatOption = Format.JSON) -> None:
+    """Print the JSON schema of fabric files, by which editors complete keys and mark mistakes; or the keys as a table.
+
+    \b
+    Examples:
+      fauxrdma topo schema > fabric.schema.json
+      fauxrdma topo schema --format table
+    """
+    from fauxrdma.cli.output import print_json
+    from fauxrdma.topology.schema import json_schema, keys
+
+    if format_ is Format.JSON:
+        print_json(json_schema())
+        return
+    known = keys()
+    width = max(len(key.path) for key in known)
+    for key in known:
+        print(f"{key.path:<{width}}  {key.description} ({key.default})")

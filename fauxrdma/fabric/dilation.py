@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.fabric.transport import INFINIBAND, PROPAGATION_NS_PER_M
+from fauxrdma.fabric.transport import PROPAGATION_NS_PER_M, transport_of
 from fauxrdma.topology.graph import Topology
 
 __all__ = ["choose_dilation", "choose_quantum", "delay_dilation", "throughput_dilation"]
@@ -45,9 +45,8 @@ def throughput_dilation(topology: Topology, nodes: int, gpus: int, host_bytes_pe
 def delay_dilation(topology: Topology) -> float:
     """The least k at which the shortest latency of the fabric (one switch, two cables) lasts TIMER_NS of wall time."""
     shortest_m = min(topology.fabric_link(hca).length_m for hca in topology.hcas())
-    smallest_ns = (
-        INFINIBAND.tx_ns + INFINIBAND.rx_ns + topology.switch_latency_ns + 2 * shortest_m * PROPAGATION_NS_PER_M
-    )
+    transport = transport_of(topology)
+    smallest_ns = transport.tx_ns + transport.rx_ns + topology.switch_latency_ns + 2 * shortest_m * PROPAGATION_NS_PER_M
     return TIMER_NS / smallest_ns
 
 

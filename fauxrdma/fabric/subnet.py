@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
 from fauxrdma.fabric.routing import SwitchGraph, compute_routes
-from fauxrdma.fabric.transport import INFINIBAND, TransportProfile
+from fauxrdma.fabric.transport import transport_of
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
 
@@ -43,15 +43,13 @@ class SubnetManager:
     """Addresses and routes of one topology. Pure and deterministic: the same topology and seed give the same answers.
 
     `seed` is mixed into the GUIDs, so that two fabrics on one machine can be told apart. `engine` is one of
-    `routing.ENGINES`. Raises ConfigError for an unknown engine and for a fabric with more HCAs and switches than a
-    subnet has unicast LIDs.
+    `routing.ENGINES`, the topology's unless given. Raises ConfigError for an unknown engine and for a fabric with more
+    HCAs and switches than a subnet has unicast LIDs.
     """
 
-    def __init__(
-        self, topology: Topology, seed: int = 0, transport: TransportProfile = INFINIBAND, engine: str = "minhop"
-    ) -> None:
+    def __init__(self, topology: Topology, seed: int = 0, engine: str | None = None) -> None:
         self.topology = topology
-        self.transport = transport
+        self.transport = transport = transport_of(topology)
         self._seed = seed & 0xFFFF
         graph = SwitchGraph.of(topology)
         self._nodes = graph.nodes
@@ -63,7 +61,7 @@ class SubnetManager:
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
         self._paths: dict[tuple[int, int], Path] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
-        self.engine = engine
+        self.engine = engine = engine or topology.routing or "minhop"
         self.routes = compute_routes(graph, engine, seed)
         self.tables: Mapping[str, MutableMapping[int, int]] = self.routes.tables
 

@@ -71,8 +71,9 @@ LAST_MULTICAST_LID = 0xFFFE
 
 @dataclass(slots=True)
 class AHAttr:
-    """Address vector. On InfiniBand `dlid` routes; with `is_global` the packets carry a GRH made of `dgid`, the GID at
-    `sgid_index`, `flow_label`, `hop_limit` and `traffic_class` (ibv_ah_attr and its ibv_global_route)."""
+    """Address vector. On InfiniBand `dlid` routes, on Ethernet `dgid`; with `is_global` the packets carry a GRH made of
+    `dgid`, the GID at `sgid_index`, `flow_label`, `hop_limit` and `traffic_class` (ibv_ah_attr and its
+    ibv_global_route)."""
 
     dlid: int = 0
     port_num: int = 1
@@ -91,9 +92,9 @@ class AHAttr:
         """Whether it names a multicast group."""
         return FIRST_MULTICAST_LID <= self.dlid <= LAST_MULTICAST_LID
 
-    def check(self, verb: str, *, multicast: bool, gids: int = 1) -> None:
+    def check(self, verb: str, *, multicast: bool, gids: int = 1, ethernet: bool = False) -> None:
         """Raise VerbsError(EINVAL), naming the field, unless packets can be sent to this address from a port with
-        that many GIDs."""
+        that many GIDs, whose link layer is `ethernet` or InfiniBand."""
         for name, limit in (
             ("sl", 15),
             ("sgid_index", gids - 1),
@@ -110,7 +111,9 @@ class AHAttr:
             dgid = ipaddress.IPv6Address(self.dgid)
         except ValueError:
             raise VerbsError(errno.EINVAL, f"{verb}: dgid {self.dgid!r} is not a GID") from None
-        if multicast and self.is_multicast:
+        if ethernet:
+            self._check_global(verb, dgid, multicast=multicast)
+        elif multicast and self.is_multicast:
             if not self.is_global or not dgid.is_multicast:
                 raise VerbsError(
                     errno.EINVAL,
@@ -121,6 +124,17 @@ class AHAttr:
             raise VerbsError(
                 errno.EINVAL, f"{verb}: dlid {self.dlid} is not a unicast LID, on InfiniBand 1 to 0xBFFF route"
             )
+
+    def _check_global(self, verb: str, dgid: ipaddress.IPv6Address, *, multicast: bool) -> None:
+        """On Ethernet (RoCE) only GIDs are addresses (IBTA annexes A16 and A17)."""
+        if not self.is_global:
+            raise VerbsError(
+                errno.EINVAL,
+                f"{verb}: is_global is False, but the port's link layer is Ethernet (RoCE), where LIDs do not route: "
+                "set is_global, dgid to the peer's GID and sgid_index to an entry of this port's GID table",
+            )
+        if dgid.is_unspecified or (dgid.is_multicast and not multicast):
+            raise VerbsError(errno.EINVAL, f"{verb}: dgid {self.dgid} is not the address of a port")
 
 
 @dataclass(slots=True)

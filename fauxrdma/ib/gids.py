@@ -10,9 +10,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import GidType, LinkLayer
 
-__all__ = ["GID_TABLE_LENGTH", "GIDEntry", "gid_table"]
+__all__ = ["GID_TABLE_LENGTH", "GIDEntry", "connection_gid_index", "gid_table", "lid_of_gid", "multicast_lid_of_gid"]
 
 GID_TABLE_LENGTH = 16
 """Entries of a port's table; those without an address read as ``::``."""
@@ -42,3 +43,28 @@ def gid_table(guid: int, lid: int, default_gid: str, link_layer: LinkLayer) -> l
     ipv4 = f"::ffff:10.64.{lid >> 8}.{lid & 0xFF}"  # the way every tool writes a mapped address
     v1, v2 = GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_ROCE_V2
     return [(address, kind) for address in (str(link_local), ipv4) for kind in (v1, v2)]
+
+
+def connection_gid_index(link_layer: LinkLayer) -> int:
+    """The entry that connections use unless told otherwise: the only one on InfiniBand, RoCE v2 over IPv4 on Ethernet,
+    as NCCL and UCX choose."""
+    return 3 if link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET else 0
+
+
+def lid_of_gid(gid: str, own_guid: int) -> int | None:
+    """The LID by which the fabric knows the Ethernet port with address `gid`; None when no port has it.
+
+    Stands for neighbour discovery: a port's addresses are made of its LID, so nobody needs to be asked. All GUIDs of a
+    fabric, `own_guid` among them, differ in their last 24 bits only.
+    """
+    address = ipaddress.IPv6Address(gid)
+    lid = int(address) & (0xFFFF if address.ipv4_mapped else 0xFFFFFF)
+    table = gid_table(own_guid & ~0xFFFFFF | lid, lid, gid, LinkLayer.IBV_LINK_LAYER_ETHERNET)
+    return lid if any(ipaddress.IPv6Address(known) == address for known, _ in table) else None
+
+
+def multicast_lid_of_gid(gid: str) -> int:
+    """The multicast LID by which the fabric knows an Ethernet group: its last bits, as for a multicast MAC address.
+    Groups that share one are told apart by the receivers."""
+    span = LAST_MULTICAST_LID - FIRST_MULTICAST_LID + 1
+    return FIRST_MULTICAST_LID + int(ipaddress.IPv6Address(gid)) % span

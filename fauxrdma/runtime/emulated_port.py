@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import ipaddress
 from collections.abc import Callable
+from dataclasses import replace
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.hca.events import AsyncEvent
-from fauxrdma.ib.attributes import DeviceAttr
+from fauxrdma.ib.attributes import AHAttr, DeviceAttr
 from fauxrdma.ib.enums import AsyncEventType as E
 from fauxrdma.ib.enums import GidType, LinkLayer, PortState
-from fauxrdma.ib.gids import GID_TABLE_LENGTH, gid_table
-from fauxrdma.wire.fabric_messages import HcaInfo
+from fauxrdma.ib.gids import GID_TABLE_LENGTH, gid_table, lid_of_gid, multicast_lid_of_gid
+from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
 __all__ = ["EmulatedPort"]
 
@@ -34,8 +35,10 @@ class EmulatedPort:
         self._cable = PortState.IBV_PORT_ACTIVE
         self.sm_lid = _SM_LID
         self.listeners: list[Callable[[AsyncEvent], None]] = []
+        self.ethernet = info.link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET
         self.gids = gid_table(info.guid, info.lid, info.gid, LinkLayer(info.link_layer))
         self.pkeys = [_DEFAULT_PKEY]
+        self._guid = info.guid
         self._own = list(self.gids)
         self._max_pkeys = attributes.max_pkeys
 
@@ -50,6 +53,39 @@ class EmulatedPort:
         if not self._enabled:
             return _PHYS_DISABLED
         return _PHYS_POLLING if self._cable == PortState.IBV_PORT_DOWN else _PHYS_LINK_UP
+
+    def resolved(self, verb: str, attr: AHAttr, *, multicast: bool) -> AHAttr:
+        """`attr` with the LID by which the fabric knows that address, which on Ethernet the application does not.
+
+        Raises VerbsError: EINVAL for what is no address, ENETUNREACH when no port has it.
+        """
+        attr.check(verb, multicast=multicast, gids=len(self.gids), ethernet=self.ethernet)
+        if not self.ethernet:
+            return attr
+        if ipaddress.IPv6Address(attr.dgid).is_multicast:
+            return replace(attr, dlid=multicast_lid_of_gid(attr.dgid))
+        lid = lid_of_gid(attr.dgid, self._guid)
+        if lid is None:
+            raise _nobody(verb, attr)
+        return replace(attr, dlid=lid)
+
+    def check_found(self, verb: str, attr: AHAttr, path: PathAnswer) -> None:
+        """On Ethernet an address that nobody answers to is known before anything is sent, on InfiniBand only by the
+        retries. Raises VerbsError(ENETUNREACH)."""
+        if self.ethernet and not path.reachable:
+            raise _nobody(verb, attr)
+
+    def group_lid(self, gid: str, lid: int) -> int:
+        """The multicast LID of a group: on Ethernet made of its GID, whatever `lid` is. What is no GID is not refused
+        here."""
+        try:
+            return multicast_lid_of_gid(gid) if self.ethernet else lid
+        except ValueError:
+            return lid
+
+    def shown(self, attr: AHAttr) -> AHAttr:
+        """`attr` as the application knows it: there are no LIDs on Ethernet."""
+        return replace(attr, dlid=0) if self.ethernet else attr
 
     def set_state(self, state: int) -> None:
         """Take the port down (IBV_PORT_DOWN) or up (IBV_PORT_ACTIVE). Raises VerbsError(EINVAL) for other states."""
@@ -110,3 +146,7 @@ class EmulatedPort:
         event = AsyncEvent(kind, 1, text)
         for listener in list(self.listeners):
             listener(event)
+
+
+def _nobody(verb: str, attr: AHAttr) -> VerbsError:
+    return VerbsError(errno.ENETUNREACH, f"{verb}: no port that can be reached has the GID {attr.dgid}")

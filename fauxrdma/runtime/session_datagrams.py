@@ -37,8 +37,7 @@ class DatagramVerbs:
 
     def _create_ah(self, msg: V.CreateAh) -> None:
         pd = self._session.memory.pd(msg.pd)
-        attr = msg.av.attr()
-        attr.check("Failed to create AH", multicast=True, gids=len(self._session.hca.engine.port.gids))
+        attr = self._session.hca.port.resolved("Failed to create AH", msg.av.attr(), multicast=True)
         if attr.is_multicast:
             self._made(pd, attr)
             return
@@ -47,7 +46,8 @@ class DatagramVerbs:
 
     async def _create_with_path(self, pd: ProtectionDomain, attr: AHAttr) -> None:
         try:
-            await self._session.subnet.path(self._session.hca.info.lid, attr.dlid)
+            path = await self._session.subnet.path(self._session.hca.info.lid, attr.dlid)
+            self._session.hca.port.check_found("Failed to create AH", attr, path)
             self._made(pd, attr)
         except VerbsError as error:
             self._session.reply(V.VerbFailed(error.errno or errno.EIO, error.strerror or str(error)))
@@ -71,23 +71,25 @@ class DatagramVerbs:
 
     def _attach(self, msg: V.AttachMcast) -> None:
         qp = self._session.qps.own_qp(msg.qpn)
-        self._session.hca.engine.datagrams.attach(qp, msg.gid, msg.lid)
-        self._session.track(self._session.loop.create_task(self._join(msg)))
+        lid = self._session.hca.port.group_lid(msg.gid, msg.lid)
+        self._session.hca.engine.datagrams.attach(qp, msg.gid, lid)
+        self._session.track(self._session.loop.create_task(self._join(msg, lid)))
 
-    async def _join(self, msg: V.AttachMcast) -> None:
+    async def _join(self, msg: V.AttachMcast, lid: int) -> None:
         try:
-            await self._session.subnet.join(self._session.hca.info.lid, msg.lid)
+            await self._session.subnet.join(self._session.hca.info.lid, lid)
             self._session.reply(V.Done())
         except FauxrdmaError as error:
             qp = self._session.hca.engine.qp(msg.qpn)
             if qp is not None:
-                self._session.hca.engine.datagrams.detach(qp, msg.gid, msg.lid)
+                self._session.hca.engine.datagrams.detach(qp, msg.gid, lid)
             self._session.reply(V.VerbFailed(errno.ENETUNREACH, f"Failed to attach QP to multicast group: {error}"))
 
     def _detach(self, msg: V.DetachMcast) -> None:
         qp = self._session.qps.own_qp(msg.qpn)
         before = self._groups()
-        self._session.hca.engine.datagrams.detach(qp, msg.gid, msg.lid)
+        lid = self._session.hca.port.group_lid(msg.gid, msg.lid)
+        self._session.hca.engine.datagrams.detach(qp, msg.gid, lid)
         self._leave(before)
         self._session.reply(V.Done())
 

@@ -100,7 +100,7 @@ class QpVerbs:
         mask = QpAttrMask(msg.mask)
         attr = QPAttr(**_known_attributes(msg.attr), ah_attr=msg.av.attr())
         if mask & QpAttrMask.IBV_QP_AV:
-            attr.ah_attr.check("Failed to modify QP", multicast=False, gids=len(self._session.hca.engine.port.gids))
+            attr.ah_attr = self._session.hca.port.resolved("Failed to modify QP", attr.ah_attr, multicast=False)
             # The data path needs the route; ask for it before the queue pair can use it.
             self._session.track(self._session.loop.create_task(self._modify_with_path(msg.qpn, attr, mask)))
         else:
@@ -108,7 +108,8 @@ class QpVerbs:
 
     async def _modify_with_path(self, qpn: int, attr: QPAttr, mask: QpAttrMask) -> None:
         try:
-            await self._session.subnet.path(self._session.hca.info.lid, attr.ah_attr.dlid)
+            path = await self._session.subnet.path(self._session.hca.info.lid, attr.ah_attr.dlid)
+            self._session.hca.port.check_found("Failed to modify QP", attr.ah_attr, path)
             self._apply_modify(qpn, attr, mask)
         except VerbsError as error:
             self._session.reply(V.VerbFailed(error.errno or errno.EIO, error.strerror or str(error)))
@@ -134,7 +135,9 @@ class QpVerbs:
         qp = self.own_qp(msg.qpn)
         attr = {k: int(v) for k, v in asdict(qp.attr).items() if k != "ah_attr"}
         attr["qp_state"] = int(qp.state)
-        self._session.reply(V.QpState(attr, V.AddressVector.of(qp.attr.ah_attr), qp.last_error))
+        self._session.reply(
+            V.QpState(attr, V.AddressVector.of(self._session.hca.port.shown(qp.attr.ah_attr)), qp.last_error)
+        )
 
     def _destroy_own_qp(self, qpn: int) -> None:
         self.own_qp(qpn)

@@ -14,9 +14,10 @@ from fauxrdma.errors import FabricUnhealthy, LocalProtocolError, RemoteProtocolE
 from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
+from fauxrdma.ib.enums import LinkLayer
 from fauxrdma.runtime.told_paths import ToldPaths
 from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
-from fauxrdma.topology.graph import NodeKind
+from fauxrdma.topology.graph import ROCEV2, NodeKind
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
     Counters,
@@ -94,6 +95,8 @@ class SubnetState:
 
     def hcas(self, node: int) -> list[HcaInfo]:
         """The HCAs of a node as its daemon needs them."""
+        ethernet = self.topology.transport == ROCEV2
+        link_layer = LinkLayer.IBV_LINK_LAYER_ETHERNET if ethernet else LinkLayer.IBV_LINK_LAYER_INFINIBAND
         out = []
         for hca in self.topology.hcas():
             if hca.host != node:
@@ -113,6 +116,7 @@ class SubnetState:
                     gpu=gpus[0].index if gpus else None,
                     leaf=cable.dst,
                     leaf_port=cable.dst_port,
+                    link_layer=int(link_layer),
                 )
             )
         return out

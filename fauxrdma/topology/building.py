@@ -7,6 +7,7 @@ from fauxrdma.topology.graph import (
     CUT_THROUGH,
     HCA_FABRIC_PORT,
     HCA_PCIE_PORT,
+    INFINIBAND,
     STORE_AND_FORWARD,
     Link,
     Node,
@@ -122,6 +123,8 @@ class TopologyBuilder:
         switch_latency_ns: int = DEFAULT_SWITCH_LATENCY_NS,
         switching: str = CUT_THROUGH,
         mtu: int = DEFAULT_MTU,
+        transport: str = INFINIBAND,
+        routing: str | None = None,
     ) -> Topology:
         """The finished topology, validated. Raises ConfigError if it is inconsistent."""
         if switching not in (CUT_THROUGH, STORE_AND_FORWARD):
@@ -142,6 +145,8 @@ class TopologyBuilder:
             switch_latency_ns=switch_latency_ns,
             switching=switching,
             mtu=mtu,
+            transport=transport,
+            routing=routing,
         )
         topology.validate()
         return topology

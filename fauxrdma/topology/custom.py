@@ -9,9 +9,18 @@ import re
 from collections.abc import Iterator
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import PortsExhausted, TopologyBuilder
+from fauxrdma.topology.building import DEFAULT_SWITCH_LATENCY_NS, PortsExhausted, TopologyBuilder
 from fauxrdma.topology.complaints import did_you_mean, parse_form
-from fauxrdma.topology.graph import TIER_NAMES, NodeKind, Topology
+from fauxrdma.topology.graph import (
+    CUT_THROUGH,
+    INFINIBAND,
+    ROCEV2,
+    ROUTING_ENGINES,
+    STORE_AND_FORWARD,
+    TIER_NAMES,
+    NodeKind,
+    Topology,
+)
 from fauxrdma.topology.host_shape import GPUS_PER_HCA, HostShape
 from fauxrdma.topology.patterns import (
     End,
@@ -32,6 +41,10 @@ __all__ = ["check_fabric_file", "fabric_file_warnings", "load_fabric_file"]
 
 MAX_ADDRESSES = 0xBFFF
 """Unicast LIDs of a subnet (IBTA vol. 1, 4.1.3): one per HCA and one per switch."""
+
+SWITCH_LATENCY_NS = {INFINIBAND: DEFAULT_SWITCH_LATENCY_NS, ROCEV2: 400}
+SWITCHING = {INFINIBAND: CUT_THROUGH, ROCEV2: STORE_AND_FORWARD}
+"""What a file that says nothing of its switches gets (REFERENCE C: Ethernet switches 300-500 ns)."""
 
 FASTEST_CABLE = Rate.gbps(800)
 """XDR, the fastest there is at the time of writing."""
@@ -137,9 +150,11 @@ class _Assembly:
             name=form.name,
             description=form.description,
             hosts=self._hosts,
-            switch_latency_ns=form.switch_latency,
-            switching=form.switching,
+            switch_latency_ns=SWITCH_LATENCY_NS[form.transport] if form.switch_latency is None else form.switch_latency,
+            switching=form.switching or SWITCHING[form.transport],
             mtu=form.mtu,
+            transport=form.transport,
+            routing=form.routing,
         )
 
     def _complain(self, loc: Loc, message: str, *, key: bool = False) -> None:
@@ -149,6 +164,11 @@ class _Assembly:
         form = self._form
         if self._problems:  # of the hosts
             return
+        engines = ROUTING_ENGINES[form.transport]
+        if form.routing is not None and form.routing not in engines:
+            self._complain(
+                ("routing",), f"{form.routing} is not for {form.transport}: it is one of {', '.join(engines)}"
+            )
         for key in form.switches:
             self._add_switches(key)
         addresses = self._hosts * self._hcas + len(self._declared)

@@ -22,6 +22,9 @@ from fauxrdma.units import Rate
 
 __all__ = [
     "CUT_THROUGH",
+    "INFINIBAND",
+    "ROCEV2",
+    "ROUTING_ENGINES",
     "STORE_AND_FORWARD",
     "TIER_NAMES",
     "Link",
@@ -33,6 +36,13 @@ __all__ = [
 
 CUT_THROUGH = "cut-through"
 STORE_AND_FORWARD = "store-and-forward"
+INFINIBAND = "infiniband"
+ROCEV2 = "rocev2"
+ROUTING_ENGINES = {
+    INFINIBAND: ("minhop", "updn", "ftree", "dfsssp"),
+    ROCEV2: ("ecmp", "spray", "adaptive"),
+}
+"""What may compute the routes of a fabric, by its transport."""
 TIER_NAMES = ("leaf", "spine", "core")
 """What the tiers are called, by number."""
 
@@ -88,7 +98,8 @@ class Topology:
 
     `hosts` hosts of one `shape`; `active_gpus` says how many GPUs of each host the job uses (0..n-1).
     `switch_latency_ns` is the forwarding latency of every fabric switch, `switching` "cut-through" or
-    "store-and-forward", `mtu` the payload bytes of a full packet.
+    "store-and-forward", `mtu` the payload bytes of a full packet. `transport` is "infiniband" or "rocev2", which makes
+    the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, None for the usual one.
     """
 
     def __init__(
@@ -104,6 +115,8 @@ class Topology:
         switch_latency_ns: int,
         switching: str,
         mtu: int,
+        transport: str = INFINIBAND,
+        routing: str | None = None,
     ) -> None:
         self.name = name
         self.description = description
@@ -115,6 +128,8 @@ class Topology:
         self.switch_latency_ns = switch_latency_ns
         self.switching = switching
         self.mtu = mtu
+        self.transport = transport
+        self.routing = routing
         self._from: dict[str, list[Link]] = {name: [] for name in nodes}
         for link in links:
             if link.src in self._from:
@@ -200,6 +215,8 @@ class Topology:
             "switch_latency_ns": self.switch_latency_ns,
             "switching": self.switching,
             "mtu": self.mtu,
+            "transport": self.transport,
+            "routing": self.routing,
             "nodes": [
                 {"name": n.name, "kind": n.kind.value, "host": n.host, "index": n.index, "tier": n.tier,
                  "radix": n.radix}
@@ -241,6 +258,8 @@ class Topology:
                 switch_latency_ns=data["switch_latency_ns"],
                 switching=data["switching"],
                 mtu=data["mtu"],
+                transport=data["transport"],
+                routing=data["routing"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is not a topology written by to_dict: {type(error).__name__}: {error}") from None
@@ -262,6 +281,13 @@ class Topology:
 
         Raises ConfigError naming the first thing wrong.
         """
+        engines = ROUTING_ENGINES.get(self.transport)
+        if engines is None:
+            raise ConfigError(f"{self.name}: transport must be {' or '.join(ROUTING_ENGINES)}, not {self.transport!r}")
+        if self.routing is not None and self.routing not in engines:
+            raise ConfigError(
+                f"{self.name}: routing {self.routing!r} is not for {self.transport}: it is one of {', '.join(engines)}"
+            )
         names: set[str] = set()
         ports: set[tuple[str, int]] = set()
         for position, link in enumerate(self.links):

@@ -7,13 +7,15 @@ would write them; they are those of `HostShape` and of the presets.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from fauxrdma.topology.quantities import LengthField, MtuField, RateField, TimeField
 
-__all__ = ["CableForm", "FabricForm", "Form", "HostsForm", "SwitchForm", "json_schema"]
+__all__ = ["CableForm", "FabricForm", "Form", "HostsForm", "Key", "SwitchForm", "json_schema", "keys"]
 
 
 class Form(BaseModel):
@@ -100,10 +102,23 @@ class FabricForm(Form):
     name: str = Field(min_length=1, examples=["my-fabric"], description="What reports call the fabric.")
     description: str = Field(default="", description="One line about it.")
     mtu: MtuField = _written("4096B", "Payload of a full packet.")
-    switching: Literal["cut-through", "store-and-forward"] = Field(
-        default="cut-through", description="Whether a switch sends a packet on before it has all of it."
+    transport: Literal["infiniband", "rocev2"] = Field(
+        default="infiniband", description="What the fabric speaks; rocev2 makes the HCAs' ports Ethernet."
     )
-    switch_latency: TimeField = _written("130ns", "What every switch adds to a packet's way.")
+    routing: Literal["minhop", "updn", "ftree", "dfsssp", "ecmp", "spray", "adaptive"] | None = Field(
+        default=None,
+        description="What computes the routes: minhop, updn, ftree or dfsssp on InfiniBand; ecmp, spray or adaptive on "
+        "rocev2. None: the usual one.",
+    )
+    switching: Literal["cut-through", "store-and-forward"] | None = Field(
+        default=None,
+        description="Whether a switch sends a packet on before it has all of it. None: cut-through on InfiniBand, "
+        "store-and-forward on rocev2.",
+    )
+    switch_latency: TimeField | None = Field(
+        default=None,
+        description="What every switch adds to a packet's way. None: 130ns on InfiniBand, 400ns on rocev2.",
+    )
     hosts: HostsForm = Field(examples=["{count: 4}"])
     switches: dict[str, SwitchForm] = Field(
         min_length=1,
@@ -115,6 +130,42 @@ class FabricForm(Form):
         examples=["[{from: n*.hca*, to: leaf1, rate: 200Gbps, length: 3m}]"],
         description="What is plugged in where; ports are taken in this order.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the file: `path` as ``hosts.gpus``, ``switches.NAME.ports`` or ``cables[].rate``; `default` as one would
+    write it, or "required"."""
+
+    path: str
+    description: str
+    default: str
+
+
+def keys() -> list[Key]:
+    """Every key of a fabric file, in the order of the form."""
+    found = []
+    for name, field in FabricForm.model_fields.items():
+        if name not in _INSIDE:
+            found.append(_key(name, name, field))
+            continue
+        prefix, form = _INSIDE[name]
+        found += [_key(prefix + (inner.alias or part), part, inner) for part, inner in form.model_fields.items()]
+    return found
+
+
+_INSIDE: dict[str, tuple[str, type[Form]]] = {
+    "hosts": ("hosts.", HostsForm),
+    "switches": ("switches.NAME.", SwitchForm),
+    "cables": ("cables[].", CableForm),
+}
+
+
+def _key(path: str, name: str, field: FieldInfo) -> Key:
+    default = "required" if field.is_required() else "none" if field.default is None else str(field.default)
+    if isinstance(field.default, bool):
+        default = default.lower()
+    return Key(path, field.description or name, default or "empty")
 
 
 def json_schema() -> dict[str, Any]:

@@ -16,7 +16,8 @@ from fauxrdma.abi.layout import QpLayout
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
-from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
+from fauxrdma.ib.enums import AccessFlags, LinkLayer, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
+from fauxrdma.ib.gids import connection_gid_index, gid_table
 from fauxrdma.ib.qp_states import TRANSITIONS, check_type
 from fauxrdma.ib.work import RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
@@ -39,6 +40,8 @@ _ALL_REMOTE = int(
     | AccessFlags.IBV_ACCESS_REMOTE_READ
     | AccessFlags.IBV_ACCESS_REMOTE_ATOMIC
 )
+_ROUTED_HOPS = 64
+"""Hop limit of a RoCE packet, the usual IP time to live."""
 
 
 @dataclass(slots=True)
@@ -172,7 +175,17 @@ class QP:
     def endpoint(self) -> dict[str, Any]:
         """What the other side needs to connect: send it over any channel you have."""
         hca = self.context.hca
-        return {"lid": hca.lid, "qpn": self.qp_num, "psn": self._psn, "gid": hca.gid, "node": self.context.node}
+        gids = gid_table(hca.guid, hca.lid, hca.gid, LinkLayer(hca.link_layer))
+        gid = gids[connection_gid_index(LinkLayer(hca.link_layer))][0]
+        return {"lid": hca.lid, "qpn": self.qp_num, "psn": self._psn, "gid": gid, "node": self.context.node}
+
+    def _address_of(self, remote: dict[str, Any]) -> AHAttr:
+        link_layer = LinkLayer(self.context.hca.link_layer)
+        if link_layer != LinkLayer.IBV_LINK_LAYER_ETHERNET:
+            return AHAttr(remote["lid"], dgid=remote["gid"])
+        return AHAttr(
+            dgid=remote["gid"], is_global=True, sgid_index=connection_gid_index(link_layer), hop_limit=_ROUTED_HOPS
+        )
 
     def connect(
         self,
@@ -203,7 +216,7 @@ class QP:
             dest_qp_num=remote["qpn"],
             rq_psn=remote["psn"],
             sq_psn=self._psn,
-            ah_attr=AHAttr(remote["lid"], dgid=remote["gid"]),
+            ah_attr=self._address_of(remote),
             max_rd_atomic=max_rd_atomic,
             max_dest_rd_atomic=max_rd_atomic,
             min_rnr_timer=min_rnr_timer,

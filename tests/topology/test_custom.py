@@ -12,7 +12,7 @@ from fauxrdma.topology.graph import STORE_AND_FORWARD
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.units import Rate
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "two-leaf.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fabrics" / "two-leaf.yaml"
 
 GOOD = """\
 name: tiny
