@@ -37,7 +37,7 @@ def assign_by_load(
     """
     count = len(graph.switches)
     everyone = np.arange(count)
-    out: PortArray = np.full((count, len(graph.nodes) + 1), NO_PORT, dtype=np.int16)
+    out: PortArray = np.full((count, len(graph.nodes) + 1), NO_PORT, dtype=np.int16, order="F")
     load = np.zeros((count, graph.width), dtype=np.int32)
     hcas = [(end.lid, end.switch, end.port) for end in by_switch_load(graph)]
     switches = [(lid, at, 0) for at, lid in enumerate(graph.switch_lids)]

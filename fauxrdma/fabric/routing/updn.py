@@ -9,11 +9,11 @@ that between two roots both ways are up. Ties are broken as in minhop.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from fauxrdma.fabric.routing.minhop import BoolArray, assign_by_load
+from fauxrdma.fabric.routing.minhop import assign_by_load
 from fauxrdma.fabric.routing.routes import PortArray, Routes
-from fauxrdma.fabric.routing.switch_graph import UNREACHED, HopArray, SwitchGraph, spread
+from fauxrdma.fabric.routing.switch_graph import UNREACHED, SwitchGraph, spread
+from fauxrdma.fabric.routing.up_down_ways import UpDownWays
 
 __all__ = ["NO_ROOTS", "find_roots", "updn"]
 
@@ -25,7 +25,10 @@ def updn(graph: SwitchGraph, previous: Routes | None = None) -> PortArray | None
     roots = find_roots(graph)
     if not roots:
         return None
-    return assign_by_load(graph, _UpDownPorts(graph, roots).usable, previous)
+    start = np.zeros((len(graph.switches), 1), dtype=np.bool_)
+    start[roots] = True
+    rank = spread(graph.peers, start)[:, 0].astype(np.int32)
+    return assign_by_load(graph, UpDownWays(graph.peers, rank).usable_ports, previous)
 
 
 def find_roots(graph: SwitchGraph) -> list[int]:
@@ -39,40 +42,3 @@ def find_roots(graph: SwitchGraph) -> list[int]:
         if (at_distance > 0.9 * total).sum() == 1 and (at_distance > 0.05 * total).sum() == 1:
             roots.append(at)
     return roots
-
-
-class _UpDownPorts:
-    """Legal next hops. Distances are those of a walk from the target outwards, which goes up, then down."""
-
-    def __init__(self, graph: SwitchGraph, roots: list[int]) -> None:
-        self._graph = graph
-        peers = graph.peers
-        count = len(graph.switches)
-        start = np.zeros((count, 1), dtype=np.bool_)
-        start[roots] = True
-        rank = spread(peers, start)[:, 0].astype(np.int32)
-        mine = np.arange(count)[:, None]
-        # From the peer to this switch: up, unless the peer stands above.
-        lower = (rank[peers] > rank[:, None]) | ((rank[peers] == rank[:, None]) & (peers > mine))
-        both_roots = (rank[peers] == 0) & (rank[:, None] == 0)
-        self._from_below: BoolArray = (peers >= 0) & (lower | both_roots)
-        itself = np.eye(count, dtype=np.bool_)
-        self._climbed = spread(np.where(self._from_below, peers, -1), itself)
-        self._any = self._then_down(np.where(self._from_below, -1, peers), rank)
-
-    def _then_down(self, from_above: npt.NDArray[np.intp], rank: npt.NDArray[np.int32]) -> HopArray:
-        """Hops of the best walk that climbs and then descends, from the top down: what is above is done before."""
-        hops = self._climbed.copy()
-        for at in np.lexsort((np.arange(len(rank)), rank)):
-            above = from_above[at][from_above[at] >= 0]
-            if above.size:
-                hops[at] = np.minimum(hops[at], np.minimum(hops[above].min(axis=0) + 1, UNREACHED))
-        return hops
-
-    def usable(self, target: int) -> BoolArray:
-        """`[switch, port]`: whether the port starts a shortest legal way to switch `target`."""
-        peers = self._graph.peers
-        hops = self._any[:, target]
-        beyond = np.where(self._from_below, self._climbed[peers, target], hops[peers])
-        reached = (hops > 0) & (hops < UNREACHED)
-        return np.asarray((peers >= 0) & (beyond == (hops - 1)[:, None]) & reached[:, None])
