@@ -24,7 +24,7 @@ MOST_PROBLEMS = 20
 """Mistakes of one file that are shown at once."""
 
 FabricArgument = Annotated[
-    str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", show_default=False)
+    str, typer.Argument(help="A preset with its options (see `fauxrdma topo list`) or a YAML file.", show_default=False)
 ]
 NodesArgument = Annotated[
     int | None,
@@ -34,30 +34,51 @@ NodesArgument = Annotated[
 
 @app.command("list")
 def list_presets(format_: FormatOption = Format.TABLE) -> None:
-    """List the presets and the rates they come in.
+    """List the presets, their options with the defaults, and the rates they come in.
 
     \b
     Examples:
       fauxrdma topo list
       fauxrdma topo list --format json
+      fauxrdma topo show fat-tree:ndr,radix=40,oversubscription=2 --nodes 8
     """
     from fauxrdma.cli.output import print_json
     from fauxrdma.topology.presets import PRESETS, SPEEDS
+    from fauxrdma.topology.presets.spec import ChosenPreset, common_options, own_options, parse_preset
 
-    presets = list(PRESETS.values())
+    presets: list[ChosenPreset] = [chosen for name in PRESETS if (chosen := parse_preset(name)) is not None]
     if format_ is Format.JSON:
         print_json(
             {
-                "presets": [{"name": p.name, "summary": p.summary, "max_nodes": p.max_nodes} for p in presets],
+                "presets": [
+                    {
+                        "name": chosen.name,
+                        "summary": chosen.preset.summary,
+                        "max_nodes": chosen.max_nodes,
+                        "rate": chosen.speed.name,
+                        "options": _described(own_options(type(chosen.preset))),
+                    }
+                    for chosen in presets
+                ],
+                "common_options": _described(common_options()),
                 "rates_bps": {name: speed.cable.bits_per_s for name, speed in SPEEDS.items()},
             }
         )
         return
-    width = max(len(preset.name) for preset in presets)
-    for preset in presets:
-        print(f"{preset.name:<{width}}  {preset.summary} (up to {preset.max_nodes} nodes)")
+    width = max(map(len, PRESETS))
+    for chosen in presets:
+        options = " ".join(f"{key}={default}" for key, default, _ in own_options(type(chosen.preset)))
+        print(f"{chosen.name:<{width}}  {chosen.preset.summary} (up to {chosen.max_nodes} nodes)")
+        print(f"{'':{width}}  :{chosen.speed.name} {options}")
+    print("\nEvery preset also has:")
+    for key, default, what in common_options():
+        print(f"  {f'{key}={default}':<{width + 9}}  {what}")
     rates = ", ".join(f":{name} ({speed.cable})" for name, speed in SPEEDS.items())
-    print(f"\nA rate may follow the name, as in {presets[0].name}:ndr. Rates: {rates}; hdr if none is given.")
+    print(f"\nA rate and options may follow the name, as in fat-tree:ndr,radix=40,nvlink=on. Rates: {rates}.")
+
+
+def _described(options: list[tuple[str, str, str]]) -> list[dict[str, str]]:
+    return [{"name": key, "default": default, "meaning": what} for key, default, what in options]
 
 
 @app.command("show")
@@ -102,7 +123,7 @@ def show(
 
 @app.command("validate")
 def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: FormatOption = Format.TABLE) -> int:
-    """Check a fabric and report its ports, reachability, oversubscription and cables.
+    """Check a fabric and report its cables and the oversubscription of each tier.
 
     Every mistake of a file is shown with its line and column, and the exit code is 2.
 
@@ -111,6 +132,7 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
       fauxrdma topo validate my-fabric.yaml
       fauxrdma topo validate fat-tree --nodes 72
       fauxrdma topo validate my-fabric.yaml --format json
+      fauxrdma topo validate superpod,nvlink=off --nodes 127
     """
     from fauxrdma.cli.output import print_error, print_json
     from fauxrdma.topology.loading import is_fabric_file, load_topology
@@ -135,9 +157,16 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
     summary = summarise(topology)
     if format_ is Format.JSON:
         sizes = {"hosts": summary.hosts, "hcas": summary.hcas, "switches": summary.switches, "cables": summary.cables}
-        print_json({"fabric": fabric, "valid": True, **sizes, "warnings": warnings})
+        tiers = [
+            {"tier": tier.name, "oversubscription": tier.oversubscription, "verdict": tier.verdict}
+            for tier in summary.tiers
+        ]
+        shape = {"islands": summary.islands, "tiers": tiers}
+        print_json({"fabric": fabric, "valid": True, **sizes, **shape, "warnings": warnings})
     else:
-        print(f"valid: {summary.lines()[0]}, {summary.cables} cables")
+        first, *others = summary.lines()
+        print(f"valid: {first}, {summary.cables} cables")
+        print("\n".join(others))
         for warning in warnings:
             print(f"fauxrdma: warning: {warning}", file=sys.stderr)
     return 0

@@ -125,6 +125,7 @@ class TopologyBuilder:
         mtu: int = DEFAULT_MTU,
         transport: str = INFINIBAND,
         routing: str | None = None,
+        islands: int = 1,
     ) -> Topology:
         """The finished topology, validated. Raises ConfigError if it is inconsistent."""
         if switching not in (CUT_THROUGH, STORE_AND_FORWARD):
@@ -147,6 +148,7 @@ class TopologyBuilder:
             mtu=mtu,
             transport=transport,
             routing=routing,
+            islands=islands,
         )
         topology.validate()
         return topology

@@ -99,7 +99,9 @@ class Topology:
     `hosts` hosts of one `shape`; `active_gpus` says how many GPUs of each host the job uses (0..n-1).
     `switch_latency_ns` is the forwarding latency of every fabric switch, `switching` "cut-through" or
     "store-and-forward", `mtu` the payload bytes of a full packet. `transport` is "infiniband" or "rocev2", which makes
-    the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, None for the usual one.
+    the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, None for the usual one. `islands` is how
+    many parts without a way between them the fabric is meant to have (planes, rails without spines): an HCA reaches
+    the others of its island.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Topology:
         mtu: int,
         transport: str = INFINIBAND,
         routing: str | None = None,
+        islands: int = 1,
     ) -> None:
         self.name = name
         self.description = description
@@ -130,6 +133,7 @@ class Topology:
         self.mtu = mtu
         self.transport = transport
         self.routing = routing
+        self.islands = islands
         self._from: dict[str, list[Link]] = {name: [] for name in nodes}
         for link in links:
             if link.src in self._from:
@@ -191,6 +195,19 @@ class Topology:
         indices = {self.shape.hca_of_gpu(gpu): None for gpu in range(self.active_gpus)}
         return [self.hca(host, index) for index in indices]
 
+    def members_of_islands(self) -> list[list[Node]]:
+        """The HCAs of each island, islands in the order of their first HCA: within one there is a way from each to
+        each, between two there is none."""
+        members: list[list[Node]] = []
+        island_of: dict[str, int] = {}
+        for hca in self.hcas():
+            leaf = self.fabric_link(hca).dst
+            if leaf not in island_of:
+                island_of.update(dict.fromkeys(reachable_switches(leaf, self.nodes, self.links), len(members)))
+                members.append([])
+            members[island_of[leaf]].append(hca)
+        return members
+
     def links_from(self, name: str) -> list[Link]:
         """Links that leave the node `name`, in port order of insertion."""
         return self._from[name]
@@ -217,6 +234,7 @@ class Topology:
             "mtu": self.mtu,
             "transport": self.transport,
             "routing": self.routing,
+            "islands": self.islands,
             "nodes": [
                 {"name": n.name, "kind": n.kind.value, "host": n.host, "index": n.index, "tier": n.tier,
                  "radix": n.radix}
@@ -260,6 +278,7 @@ class Topology:
                 mtu=data["mtu"],
                 transport=data["transport"],
                 routing=data["routing"],
+                islands=data["islands"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is not a topology written by to_dict: {type(error).__name__}: {error}") from None
@@ -277,7 +296,7 @@ class Topology:
 
     def validate(self) -> None:
         """Check that the graph is consistent: link ends exist, directions pair up, no port holds two cables or
-        exceeds its switch's radix, every HCA has one cable to a switch and reaches every other HCA.
+        exceeds its switch's radix, every HCA has one cable to a switch, and there are as many islands as are meant.
 
         Raises ConfigError naming the first thing wrong.
         """
@@ -322,11 +341,14 @@ class Topology:
             cables = [link for link in self._from[hca.name] if link.kind == "cable"]
             if len(cables) != 1 or self.nodes[cables[0].dst].kind is not NodeKind.SWITCH:
                 raise ConfigError(f"{self.name}: {hca.name} must have one cable to a switch, it has {len(cables)}")
-        reached = reachable_switches(self.fabric_link(hcas[0]).dst, self.nodes, self.links)
-        for hca in hcas:
-            leaf = self.fabric_link(hca).dst
-            if leaf not in reached:
-                raise ConfigError(f"{self.name}: {hca.name} on {leaf} cannot be reached from {hcas[0].name}")
+        found = self.members_of_islands()
+        if len(found) != self.islands:
+            first, other = hcas[0], (found[1] if len(found) > 1 else found[0])[0]
+            apart = "" if len(found) == 1 else (
+                f"{other.name} on {self.fabric_link(other).dst} cannot be reached from {first.name}"
+            )  # fmt: skip
+            meant = "" if self.islands == 1 else f"{self.islands} islands are meant, {len(found)} found"
+            raise ConfigError(f"{self.name}: {'; '.join(filter(None, (apart, meant)))}")
 
 
 def reachable_switches(start: str, nodes: dict[str, Node], links: Iterable[Link]) -> set[str]:

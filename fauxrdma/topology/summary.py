@@ -25,11 +25,21 @@ class TierSummary:
     up: Rate
     oversubscription: float | None
 
+    @property
+    def verdict(self) -> str:
+        """`non-blocking`, `2:1 oversubscribed`, or `nothing above`."""
+        if self.oversubscription is None:
+            return "nothing above"
+        if self.oversubscription <= 1:
+            return "non-blocking"
+        return f"{self.oversubscription:.3g}:1 oversubscribed"
+
 
 @dataclass(frozen=True, slots=True)
 class TopologySummary:
     """Counts over a whole fabric. `host_cables` join HCAs to switches, `switch_cables` switches to each other;
-    `cable_rates` counts cables by rate."""
+    `cable_rates` counts cables by rate; `pcie_lanes` and `nvlinks` are the links inside hosts, both directions as one;
+    `islands` are the parts that no way joins."""
 
     name: str
     hosts: int
@@ -39,6 +49,9 @@ class TopologySummary:
     host_cables: int
     switch_cables: int
     cable_rates: dict[Rate, int]
+    pcie_lanes: int
+    nvlinks: int
+    islands: int
     tiers: tuple[TierSummary, ...]
 
     @property
@@ -52,18 +65,15 @@ class TopologySummary:
         out = [
             f"{self.name}: {_many(self.hosts, 'host')}, {_many(self.gpus, 'GPU')}, {_many(self.hcas, 'HCA')}, "
             f"{_many(self.switches, 'switch', 'switches')}",
-            f"cables: {self.cables} ({self.host_cables} to hosts, {self.switch_cables} between switches): {rates}",
+            f"cables: {self.cables} ({self.host_cables} to hosts, {self.switch_cables} between switches): {rates}; "
+            f"inside hosts {self.pcie_lanes} PCIe and {self.nvlinks} NVLink links",
         ]
+        if self.islands > 1:
+            out.append(f"{self.islands} islands: no way leads from one to another but through a host's NVLink (PXN)")
         for tier in self.tiers:
-            if tier.oversubscription is None:
-                up = "nothing above"
-            elif tier.oversubscription <= 1:
-                up = f"non-blocking ({tier.oversubscription:.2g}:1)"
-            else:
-                up = f"oversubscribed {tier.oversubscription:.3g}:1"
             out.append(
                 f"{tier.name}: {_many(tier.switches, 'switch', 'switches')}, {tier.ports_used} of {tier.ports} ports "
-                f"used, {tier.down} down, {tier.up} up, {up}"
+                f"used, {tier.down} down, {tier.up} up, {tier.verdict}"
             )
         return out
 
@@ -71,6 +81,7 @@ class TopologySummary:
 def summarise(topology: Topology) -> TopologySummary:
     """Count what is in `topology`."""
     kinds = Counter(node.kind for node in topology.nodes.values())
+    kinds_of_links = Counter(link.kind for link in topology.links)
     cables = [link for link in topology.links if link.kind == "cable" and link.id < link.reverse]
     to_hosts = sum(1 for link in cables if NodeKind.HCA in (_kind(topology, link.src), _kind(topology, link.dst)))
     tiers = sorted({node.tier or 0 for node in topology.switches()})
@@ -83,6 +94,9 @@ def summarise(topology: Topology) -> TopologySummary:
         host_cables=to_hosts,
         switch_cables=len(cables) - to_hosts,
         cable_rates=dict(Counter(link.rate for link in cables)),
+        pcie_lanes=kinds_of_links["pcie"] // 2,
+        nvlinks=kinds_of_links["nvlink"] // 2,
+        islands=topology.islands,
         tiers=tuple(_tier(topology, tier) for tier in tiers),
     )
 

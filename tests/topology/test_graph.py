@@ -159,7 +159,7 @@ def test_the_summary_counts_and_finds_the_worst_oversubscription() -> None:
     assert (leaves.ports, leaves.ports_used, leaves.down, leaves.up) == (16, 10, Rate.gbps(600), Rate.gbps(800))
     assert leaves.oversubscription == 1.0  # leaf1: 4 x 100 down, 2 x 200 across; leaf2: 2 x 100 down
     assert "6 x 100 Gb/s, 2 x 200 Gb/s" in "\n".join(summary.lines())
-    assert "oversubscribed 4.5:1" in "\n".join(summarise(load_topology("seed-two-switch", 4)).lines())
+    assert "4.5:1 oversubscribed" in "\n".join(summarise(load_topology("seed-two-switch", 4)).lines())
 
 
 def test_the_drawing_names_every_switch_and_every_bundle() -> None:
