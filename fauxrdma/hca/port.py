@@ -28,3 +28,8 @@ class Port:
     gids: list[tuple[bytes, GidType]] = field(default_factory=lambda: [(bytes(16), GidType.IBV_GID_TYPE_IB)])
     mtu: int = 4096
     counters: PortCounters = field(default_factory=PortCounters)
+
+    @property
+    def ethernet(self) -> bool:
+        """Whether its link layer is Ethernet, where applications see no LIDs."""
+        return self.gids[0][1] != GidType.IBV_GID_TYPE_IB

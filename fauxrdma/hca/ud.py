@@ -192,7 +192,8 @@ class UdResponder(UnreliableResponder):
         assert self._receive is not None
         wc = self._wc(self._receive, WcStatus.IBV_WC_SUCCESS, now)
         wc.byte_len = GRH_BYTES + frame.nbytes
-        wc.src_qp, wc.slid, wc.sl = frame.src_qpn, frame.slid, frame.sl
+        wc.src_qp, wc.sl = frame.src_qpn, frame.sl
+        wc.slid = 0 if self._port.ethernet else frame.slid
         wc.pkey_index = self.qp.attr.pkey_index
         flags = int(WcFlags.IBV_WC_GRH) if frame.grh else 0
         if frame.opcode == _WITH_IMM:

@@ -129,6 +129,7 @@ def test_datagrams_need_a_grh_bring_one_and_can_be_answered(ends: tuple[End, End
     a.wait()
     (got,) = b.wait()
     assert got.wc_flags & WcFlags.IBV_WC_GRH
+    assert got.slid == 0
     assert bytes(b.mr.read(5, 40)) == b"hello"
     grh = GRH.from_bytes(bytes(b.mr.read(40, 0)))
     back = SendWR(4, IBV_WR_SEND, [SGE(b.mr.buf + 40, 5, b.mr.lkey)], send_flags=IBV_SEND_SIGNALED)
