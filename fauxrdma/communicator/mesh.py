@@ -106,10 +106,22 @@ class PeerMesh:
         for peer in new:
             description = self._fetch(peer, "endpoint")
             self.endpoints[peer].connect(description, timeout=exponent, retry_cnt=RETRIES)
+            self._check_reachable(peer)
             self._store.set(self._key(self.rank, peer, "ready"), b"1")
         for peer in new:
             # Only when the other side can receive may anything be sent: a queue pair before RTR is silent.
             self._fetch(peer, "ready")
+
+    def _check_reachable(self, peer: int) -> None:
+        """Say at once what the retries would only tell after a while, and not why."""
+        remote = self.endpoints[peer].remote
+        if not self.context.path(remote["lid"]).reachable:
+            hca = self.context.hca
+            raise CollectiveError(
+                f"rank {self.rank} on {hca.name} of node {self.context.node} cannot reach rank {peer} on node "
+                f"{remote['node']}: the fabric has no path from LID {hca.lid} to LID {remote['lid']}. On a fabric of "
+                "islands (planes, rails without spines) use ranks whose HCAs are on the same one"
+            )
 
     def _key(self, source: int, target: int, what: str) -> str:
         return f"{self._prefix}fauxrdma/{source}/{target}/{what}"

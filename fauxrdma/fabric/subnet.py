@@ -143,9 +143,21 @@ class SubnetManager:
             at = cables[-1].dst
             port = self.tables[at].get(dlid)
             if port is None or len(cables) > len(self.tables) + 1:
-                raise FabricUnhealthy(f"no route from {source.name} to {target.name}: {at} has no port for LID {dlid}")
+                raise FabricUnhealthy(
+                    f"no route from {source.name} to {target.name}: {self._why_not(source, target, at, dlid)}"
+                )
             cables.append(self._by_port[at, port])
         return cables
+
+    def _why_not(self, source: Node, target: Node, at: str, dlid: int) -> str:
+        islands = self.topology.members_of_islands()
+        apart = [n for n, members in enumerate(islands, start=1) if source in members or target in members]
+        if len(apart) > 1:
+            return (
+                f"they are on islands {apart[0]} and {apart[1]} of {self.topology.name}, which no cable joins; inside "
+                "a host the data can go over NVLink to a GPU whose HCA is on the other (PXN)"
+            )
+        return f"{at} has no port for LID {dlid}"
 
     def compute_tables(self, dead: Set[int] = frozenset()) -> Mapping[str, MutableMapping[int, int]]:
         """Forwarding tables: switch name -> destination LID -> output port (0 for itself). `dead`: ids of links to do

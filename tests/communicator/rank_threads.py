@@ -36,7 +36,7 @@ def open_communicator(
 ) -> tuple[Context, Communicator]:
     """Rank `rank` in block placement over the lab's nodes."""
     node, gpu = divmod(rank, lab.gpus)
-    context = Context(f"hca{gpu + 1}", socket=str(lab.socket_path(node)))
+    context = Context(f"hca{lab.topology.shape.hca_of_gpu(gpu)}", socket=str(lab.socket_path(node)))
     return context, Communicator(rank, world_size, store, context=context, **options)
 
 

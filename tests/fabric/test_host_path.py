@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fauxrdma.errors import FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca
+from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.building import TopologyBuilder
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.host_shape import HostShape
+from fauxrdma.topology.loading import load_topology
 from fauxrdma.units import Rate
 
 
@@ -40,3 +43,22 @@ def test_the_way_from_memory_to_the_hca(shape: HostShape, memory: str, hca: int,
     stops = [f"n0.{stop}" for stop in way.split()]
     assert [links[0].src, *(link.dst for link in links)] == stops
     assert all(link.src == before for link, before in zip(links, stops, strict=False))
+
+
+@pytest.mark.parametrize("name", ["rail-only", "dual-plane", "superpod"])
+def test_a_way_leads_to_the_own_island_only(name: str) -> None:
+    topology = load_topology(name, 3)
+    manager = SubnetManager(topology)
+    islands = topology.members_of_islands()
+    assert len(islands) == topology.islands > 1
+    for here, members in enumerate(islands, start=1):
+        source = members[0]
+        for target in members:
+            path = manager.path(manager.lid(source.name), manager.lid(target.name))
+            assert topology.links[path.links[0]].src.startswith(f"n{source.host}.")
+        for there, others in enumerate(islands, start=1):
+            if there != here:
+                low, high = sorted((here, there))
+                says = rf"from {source.name} to {others[-1].name}: they are on islands {low} and {high} of {name}.*PXN"
+                with pytest.raises(FabricUnhealthy, match=says):
+                    manager.path(manager.lid(source.name), manager.lid(others[-1].name))
