@@ -47,7 +47,7 @@ class Datagrams:
 
     def attach(self, qp: QueuePair, gid: str, lid: int) -> None:
         """Let a UD queue pair hear a multicast group. Raises VerbsError: EINVAL for other queue pairs and for what is
-        no group, ENOMEM at max_mcast_grp or max_mcast_qp_attach."""
+        no group, ENOMEM at max_mcast_grp, max_mcast_qp_attach or max_total_mcast_qp_attach."""
         key = _group("attach", qp, gid, lid)
         here = self.multicast.queue_pairs(key)
         if not here and len(self.multicast) >= self._attributes.max_mcast_grp:
@@ -56,6 +56,11 @@ class Datagrams:
         if qp.qpn not in here and len(here) >= self._attributes.max_mcast_qp_attach:
             limit = self._attributes.max_mcast_qp_attach
             raise VerbsError(errno.ENOMEM, f"Failed to attach QP to multicast group: max_mcast_qp_attach is {limit}")
+        total = self._attributes.max_total_mcast_qp_attach
+        if qp.qpn not in here and self.multicast.attachments >= total:
+            raise VerbsError(
+                errno.ENOMEM, f"Failed to attach QP to multicast group: max_total_mcast_qp_attach is {total}"
+            )
         self.multicast.attach(qp.qpn, key, lid)
 
     def detach(self, qp: QueuePair, gid: str, lid: int) -> None:

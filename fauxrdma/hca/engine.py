@@ -30,6 +30,7 @@ from fauxrdma.hca.port import Port
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.requester import Requester
 from fauxrdma.hca.responder import Responder
+from fauxrdma.hca.responder_resources import ResponderResources
 from fauxrdma.hca.srq import SharedReceiveQueue, SharedReceiveQueues, SharedReceives
 from fauxrdma.hca.uc import UcRequester, UcResponder
 from fauxrdma.hca.ud import UdRequester, UdResponder, is_datagram
@@ -72,6 +73,7 @@ class HcaEngine:
         self.port = port or Port(lid)
         self.datagrams = Datagrams(self.port, self.attributes)
         self.keys = KeyTable(rng)
+        self._resources = ResponderResources(self.attributes.max_res_rd_atom)
         self._rng = rng
         self._qps: dict[int, QueuePair] = {}
         self._requesters: dict[int, SendHalf] = {}
@@ -129,6 +131,7 @@ class HcaEngine:
                 qp.rq.forget()
                 qp.rq.srq.users -= 1
             self.keys.windows.queue_pair_gone(qpn)
+            self._resources.release(qpn)
             del self._requesters[qpn], self._responders[qpn]
             self.datagrams.forget_qp(qpn)
 
@@ -156,11 +159,14 @@ class HcaEngine:
         except ValueError as error:
             raise VerbsError(errno.EINVAL, f"Failed to modify QP: {error}") from None
         new = check_modify(qp.qp_type, qp.state, mask, target, believed)
+        if mask & QpAttrMask.IBV_QP_MAX_DEST_RD_ATOMIC:
+            self._resources.reserve(qpn, attr.max_dest_rd_atomic)
         qp.apply(attr, mask)
         old, qp.state = qp.state, new
         out: list[Action] = []
         if new == QpState.IBV_QPS_RESET:
             qp.reset()
+            self._resources.release(qpn)
             self._requesters[qpn].reset()
             self._responders[qpn].reset()
             # RESET discards what is posted, silently.

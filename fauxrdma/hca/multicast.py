@@ -46,6 +46,11 @@ class MulticastTable:
         """The multicast LIDs of which the HCA is a member."""
         return {lid for qps in self._attached.values() for lids in qps.values() for lid in lids}
 
+    @property
+    def attachments(self) -> int:
+        """Queue pairs attached, counted once for each group."""
+        return sum(map(len, self._attached.values()))
+
     def __len__(self) -> int:
         """Groups with at least one queue pair."""
         return len(self._attached)

@@ -62,6 +62,8 @@ class ControlChannel:
         """
         if os.getpid() != self._pid:
             raise VerbsError(errno.EPERM, "this context was opened before fork(): the child must open its own")
+        if self._socket.fileno() < 0:
+            raise VerbsError(errno.EINVAL, f"{type(msg).__name__}: the context is closed")
         data = _checked(msg)
         with self._lock:
             if self._broken:

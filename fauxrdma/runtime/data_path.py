@@ -106,6 +106,7 @@ class DataPath:
             link = self._links.pop(address)
             link.close()
             self._link_writable(link)
+            self._ready.pop(link, None)  # flows that are still ready are queued again below
         # A flow resolves its link anew, now that its peer may have come or gone.
         for flow in self.flows:
             self._resolve(flow)

@@ -201,6 +201,8 @@ class Context(PortQueries):
         """The next event in the pipe, and no more: programs wait for `async_fd` to be readable, which it must be while
         there are others. None when there is none."""
         with self._reading:
+            if self._closed:
+                raise VerbsError(errno.EINVAL, "Failed to get an asynchronous event: the context is closed")
             if not self._readable(0):
                 return None
             length = os.read(self.async_fd, LENGTH_BYTES)
@@ -236,6 +238,8 @@ class Context(PortQueries):
                 region.sync()
 
     def _ring(self, qpn: int) -> None:
+        if self._closed:
+            raise VerbsError(errno.EINVAL, "Failed to post: the context is closed")
         with self._lock:
             self._doorbells.ring(qpn)
         os.eventfd_write(self._doorbell_fd, 1)
@@ -277,6 +281,7 @@ class Context(PortQueries):
         self._channel.close()
         os.close(self._doorbell_fd)
         os.close(self.async_fd)
+        self._doorbell_fd = self.async_fd = -1  # their numbers may soon be somebody else's
 
     def __enter__(self) -> Context:
         return self
