@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fauxrdma.errors import ConfigError
 from fauxrdma.topology.graph import (
     CUT_THROUGH,
@@ -127,22 +129,27 @@ class TopologyBuilder:
         routing: str | None = None,
         islands: int = 1,
     ) -> Topology:
-        """The finished topology, validated. Raises ConfigError if it is inconsistent."""
+        """The finished topology, validated. Raises ConfigError if it is inconsistent.
+
+        Switches stand before hosts, and lanes inside hosts before cables, each in the order of the calls: whether a
+        host was added before or after a cable that is not its own makes no difference.
+        """
         if switching not in (CUT_THROUGH, STORE_AND_FORWARD):
             raise ConfigError(f"switching must be {CUT_THROUGH} or {STORE_AND_FORWARD}, not {switching!r}")
         links = list(self._links)
         for same in self._parallel.values():
             if len(same) > 1:
                 for n, link_id in enumerate(same, start=1):
-                    links[link_id] = _renamed(links[link_id], f"{links[link_id].name}:{n}")
+                    links[link_id] = replace(links[link_id], name=f"{links[link_id].name}:{n}")
+        nodes = dict(sorted(self.nodes.items(), key=lambda item: -1 if item[1].host is None else item[1].host))
         topology = Topology(
             name=name,
             description=description,
             hosts=hosts,
             shape=self.shape,
             active_gpus=self.shape.gpus,
-            nodes=self.nodes,
-            links=links,
+            nodes=nodes,
+            links=_in_order(links, nodes),
             switch_latency_ns=switch_latency_ns,
             switching=switching,
             mtu=mtu,
@@ -154,8 +161,13 @@ class TopologyBuilder:
         return topology
 
 
-def _renamed(link: Link, name: str) -> Link:
-    return Link(
-        link.id, name, link.src, link.dst, link.src_port, link.dst_port,
-        link.rate, link.length_m, link.kind, link.reverse,
-    )  # fmt: skip
+def _in_order(links: list[Link], nodes: dict[str, Node]) -> list[Link]:
+    """Lanes by host, then cables; renumbered."""
+
+    def host(link: Link) -> int:
+        inside = nodes[link.src].host
+        return len(nodes) if inside is None or inside != nodes[link.dst].host else inside
+
+    ordered = sorted(links, key=host)
+    place = {link.id: number for number, link in enumerate(ordered)}
+    return [replace(link, id=place[link.id], reverse=place[link.reverse]) for link in ordered]
