@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.formats.foreign import ForeignCable, ForeignFabric, ForeignSwitch, HcaPort
+from fauxrdma.topology.formats.foreign import DEFAULT_RATE, ForeignCable, ForeignFabric, ForeignSwitch, HcaPort
 from fauxrdma.topology.formats.ibnetdiscover_text import PortLine, Section, parse_text, token_of_rate
 from fauxrdma.topology.formats.notes import insides_of, is_ours, note, notes_of_whole
 from fauxrdma.topology.formats.records import Record, Records, is_switch, overlay, take_apart
@@ -279,7 +279,7 @@ def _read_ours(
     records.insides = insides_of(source, heads, list(hosts))
     found: list[Record] = [head["cable"] for head, _, _ in heads if "cable" in head]
     for section, line, peer in cables:
-        rate = line.rate or Rate(0)
+        rate = line.rate or DEFAULT_RATE
         implied = _implied_cable(devices[section.id], line.port, devices[peer.id], line.peer_port, rate)
         found.append({**implied, **line.note})
     try:
