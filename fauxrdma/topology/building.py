@@ -23,6 +23,7 @@ from fauxrdma.units import Rate
 __all__ = [
     "DEFAULT_MTU",
     "DEFAULT_SWITCH_LATENCY_NS",
+    "PortRefused",
     "PortsExhausted",
     "TopologyBuilder",
 ]
@@ -42,6 +43,14 @@ class PortsExhausted(ConfigError):
         self.radix = radix
 
 
+class PortRefused(ConfigError):
+    """A cable was to be plugged into a port that is taken or does not exist, of the node `node`."""
+
+    def __init__(self, node: str, message: str) -> None:
+        super().__init__(f"{node} {message}")
+        self.node = node
+
+
 class TopologyBuilder:
     """Collects nodes and cables, then makes the Topology. Names must be new; ports are handed out in call order.
     All hosts have the same `shape`."""
@@ -51,6 +60,9 @@ class TopologyBuilder:
         self.nodes: dict[str, Node] = {}
         self._links: list[Link] = []
         self._next_port: dict[str, int] = {}
+        """Every port below this one is taken."""
+        self._chosen_ports: dict[str, set[int]] = {}
+        """Ports that calls named."""
         self._parallel: dict[tuple[str, str], list[int]] = {}
         self._tier_sizes: dict[int, int] = {}
 
@@ -81,10 +93,20 @@ class TopologyBuilder:
             hca = self._add(Node(f"n{host}.hca{i}", NodeKind.HCA, host, i))
             self.connect(hca.name, f"n{host}.pcie{shape.pcie_switch_of_hca(i)}", shape.pcie_rate, 0.0, kind="pcie")
 
-    def connect(self, a: str, b: str, rate: Rate, length_m: float, *, kind: str = "cable") -> None:
-        """A full-duplex cable between `a` and `b`: two links. Raises PortsExhausted when a switch is full."""
-        a_port = self._port(a, kind)
-        b_port = self._port(b, kind)
+    def connect(
+        self,
+        a: str,
+        b: str,
+        rate: Rate,
+        length_m: float,
+        *,
+        kind: str = "cable",
+        ports: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        """A full-duplex cable between `a` and `b`: two links. It takes the lowest free port of each where `ports` does
+        not name one. Raises PortsExhausted when a switch is full, PortRefused for a port that cannot be had."""
+        a_port = self._port(a, kind, ports[0])
+        b_port = self._port(b, kind, ports[1])
         first = len(self._links)
         self._links.append(Link(first, f"{a}->{b}", a, b, a_port, b_port, rate, length_m, kind, first + 1))
         self._links.append(Link(first + 1, f"{b}->{a}", b, a, b_port, a_port, rate, length_m, kind, first))
@@ -106,11 +128,24 @@ class TopologyBuilder:
         self.nodes[node.name] = node
         return node
 
-    def _port(self, name: str, kind: str) -> int:
+    def _port(self, name: str, kind: str, wanted: int | None) -> int:
         node = self.nodes[name]
         if node.kind is NodeKind.HCA:
-            return HCA_PCIE_PORT if kind == "pcie" else HCA_FABRIC_PORT
+            port = HCA_PCIE_PORT if kind == "pcie" else HCA_FABRIC_PORT
+            if wanted not in (None, port):
+                raise PortRefused(name, f"has one port for cables, port {port}; not {wanted}")
+            return port
+        taken = self._chosen_ports.get(name, set())
+        if wanted is not None:
+            if node.radix is not None and not 1 <= wanted <= node.radix:
+                raise PortRefused(name, f"has ports 1 to {node.radix}, not {wanted}")
+            if wanted < self._next_port.get(name, 1) or wanted in taken:
+                raise PortRefused(name, f"has a cable in port {wanted} already")
+            self._chosen_ports.setdefault(name, set()).add(wanted)
+            return wanted
         port = self._next_port.get(name, 1)
+        while port in taken:
+            port += 1
         if node.radix is not None and port > node.radix:
             raise PortsExhausted(name, node.radix)
         self._next_port[name] = port + 1

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import DEFAULT_SWITCH_LATENCY_NS, PortsExhausted, TopologyBuilder
+from fauxrdma.topology.building import DEFAULT_SWITCH_LATENCY_NS, PortRefused, PortsExhausted, TopologyBuilder
 from fauxrdma.topology.complaints import did_you_mean, parse_form
 from fauxrdma.topology.graph import (
     CUT_THROUGH,
@@ -37,7 +37,7 @@ from fauxrdma.topology.yaml_document import YamlDocument
 from fauxrdma.topology.yaml_scan import Loc, Problem
 from fauxrdma.units import Rate
 
-__all__ = ["check_fabric_file", "fabric_file_warnings", "load_fabric_file"]
+__all__ = ["check_fabric_file", "fabric_file_warnings", "load_fabric_file", "load_fabric_text"]
 
 MAX_ADDRESSES = 0xBFFF
 """Unicast LIDs of a subnet (IBTA vol. 1, 4.1.3): one per HCA and one per switch."""
@@ -59,7 +59,16 @@ def load_fabric_file(path: str, nodes: int | None = None) -> Topology:
     Raises ConfigError with one line for the first mistake in the file (and how many more there are), or when the file
     describes fewer hosts than `nodes`.
     """
-    document = YamlDocument(path)
+    return _load(YamlDocument(path), nodes)
+
+
+def load_fabric_text(path: str, text: str, nodes: int | None = None) -> Topology:
+    """The fabric of a file whose content is `text`; as `load_fabric_file`."""
+    return _load(YamlDocument(path, text), nodes)
+
+
+def _load(document: YamlDocument, nodes: int | None) -> Topology:
+    path = document.path
     form, problems, _ = _check(document)
     if problems or form is None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -261,6 +270,13 @@ class _Assembly:
             )
             return
         hca_key = "from" if is_hca[0] else "to" if is_hca[1] else None
+        chosen = next((key for key in ("from_port", "to_port") if getattr(cable, key) is not None), None)
+        if chosen is not None and (cable.count > 1 or len([*source.names]) > 1 or len([*target.names]) > 1):
+            self._complain(
+                ("cables", number, chosen),
+                f"{chosen!r} is for one cable: write one entry for each cable, or leave it out",
+            )
+            return
         try:
             for one, other in pairs(source, target, mesh=cable.join == "mesh"):
                 hca = {"from": one, "to": other, None: None}[hca_key]
@@ -289,7 +305,11 @@ class _Assembly:
 
     def _plug(self, number: int, source: str, target: str, cable: CableForm) -> bool:
         try:
-            self._builder.connect(source, target, cable.rate, cable.length)
+            self._builder.connect(source, target, cable.rate, cable.length, ports=(cable.from_port, cable.to_port))
+        except PortRefused as refused:
+            key = "from_port" if refused.node == source else "to_port"
+            self._complain(("cables", number, key), str(refused))
+            return False
         except PortsExhausted as full:
             self._complain(
                 ("cables", number),

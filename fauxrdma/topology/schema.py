@@ -94,6 +94,18 @@ class CableForm(Form):
         default="in-step",
         description="How ranges on both ends meet: the first with the first and so on, or (mesh) each with each.",
     )
+    from_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Port at the end `from`, for one cable; the lowest free one if not given.",
+    )
+    to_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Port at the end `to`, for one cable; the lowest free one if not given.",
+    )
 
 
 class FabricForm(Form):

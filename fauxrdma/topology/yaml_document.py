@@ -28,11 +28,12 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 class YamlDocument:
     """A parsed file. `data` is plain dicts, lists and scalars; `problem` makes a Problem from a path into it."""
 
-    def __init__(self, path: str) -> None:
-        """Read and parse. Raises ConfigError: file missing or unreadable, not YAML, not a mapping."""
+    def __init__(self, path: str, text: str | None = None) -> None:
+        """Read and parse; with `text`, that is what the file holds. Raises ConfigError: file missing or unreadable, not
+        YAML, not a mapping."""
         self.path = path
         self._values = 0
-        text = self._read()
+        text = self._read() if text is None else text
         try:
             self._root = _parse(text)
             self.data: dict[Any, Any] = self._plain(self._root, 0, (0, 0))
