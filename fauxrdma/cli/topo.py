@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma.cli.options import Format, FormatOption
+from fauxrdma.cli.topo_files import export, import_
 from fauxrdma.errors import ConfigError
 
 __all__ = ["app"]
@@ -17,8 +18,10 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Presets and fabric files: list, show, validate, and the schema of files.",
+    help="Presets and fabric files: list, show, validate, export, import, and the schema of files.",
 )
+app.command("export")(export)
+app.command("import")(import_)
 
 MOST_PROBLEMS = 20
 """Mistakes of one file that are shown at once."""
@@ -135,11 +138,12 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
       fauxrdma topo validate superpod,nvlink=off --nodes 127
     """
     from fauxrdma.cli.output import print_error, print_json
+    from fauxrdma.topology.formats.registry import foreign_format
     from fauxrdma.topology.loading import is_fabric_file, load_topology
     from fauxrdma.topology.summary import summarise
 
     warnings: list[str] = []
-    if is_fabric_file(fabric):
+    if is_fabric_file(fabric) and foreign_format(fabric) is None:
         from fauxrdma.topology.custom import check_fabric_file, fabric_file_warnings
 
         problems = check_fabric_file(fabric)

@@ -164,6 +164,7 @@ class _Assembly:
             mtu=form.mtu,
             transport=form.transport,
             routing=form.routing,
+            islands=form.islands if self._hosts == form.hosts.count else self._islands_found(),
         )
 
     def _complain(self, loc: Loc, message: str, *, key: bool = False) -> None:
@@ -375,6 +376,13 @@ class _Assembly:
             )
             return
         groups = self._builder.switch_of()
+        if self._form.islands > 1:
+            found = self._islands_found()
+            if found != self._form.islands:
+                self._complain(
+                    ("islands",), f"{self._form.islands} islands are meant, the cables make {found}: change one of them"
+                )
+            return
         start = groups[next(self._all_hcas())]
         reached = self._builder.reachable_switches(start)
         for hca, leaf in groups.items():
@@ -386,6 +394,16 @@ class _Assembly:
                     key=True,
                 )
                 return
+
+    def _islands_found(self) -> int:
+        """How many parts with HCAs there are that no cable joins."""
+        reached: set[str] = set()
+        found = 0
+        for leaf in self._builder.switch_of().values():
+            if leaf not in reached:
+                reached |= self._builder.reachable_switches(leaf)
+                found += 1
+        return found
 
     def _all_hcas(self) -> Iterator[str]:
         return (name for name, node in self._builder.nodes.items() if node.kind is NodeKind.HCA)

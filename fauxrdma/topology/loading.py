@@ -19,7 +19,8 @@ __all__ = ["is_fabric_file", "load_topology"]
 def load_topology(
     spec: str, nodes: int | None = None, gpus: int | None = None, hca_rate: Rate | None = None
 ) -> Topology:
-    """The topology that `spec` names: a preset (`seed-rail8`, `fat-tree:ndr,radix=40`) or the path of a YAML file.
+    """The topology that `spec` names: a preset (`seed-rail8`, `fat-tree:ndr,radix=40`) or the path of a fabric file, in
+    YAML or any other format that `fauxrdma.topology.formats` reads.
 
     `nodes`: how many nodes to build (a preset's default is 2, if they fit; a YAML file's is all its hosts). `gpus`: how
     many GPUs of each node the job uses (default: all); the node keeps all its HCAs. `hca_rate`: the fastest the ports
@@ -34,9 +35,14 @@ def load_topology(
         topology = chosen.build(nodes)
     elif is_fabric_file(spec):
         # Here and not at the top: pydantic and ruamel.yaml take longer to import than a preset takes to build.
-        from fauxrdma.topology.custom import load_fabric_file
+        from fauxrdma.topology.formats.registry import foreign_format, read_fabric
 
-        topology = load_fabric_file(spec, nodes)
+        if foreign_format(spec) is not None:
+            topology = read_fabric(spec, nodes).topology
+        else:
+            from fauxrdma.topology.custom import load_fabric_file
+
+            topology = load_fabric_file(spec, nodes)
     else:
         known = did_you_mean(re.split("[:,]", spec)[0], PRESETS)
         raise ConfigError(f"unknown fabric {spec!r}{known} or the path of a YAML file")

@@ -131,6 +131,12 @@ class FabricForm(Form):
         default=None,
         description="What every switch adds to a packet's way. None: 130ns on InfiniBand, 400ns on rocev2.",
     )
+    islands: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="How many parts that no cable joins there are to be: planes, or rails without spines.",
+    )
     hosts: HostsForm = Field(examples=["{count: 4}"])
     switches: dict[str, SwitchForm] = Field(
         min_length=1,

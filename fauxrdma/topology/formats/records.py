@@ -129,6 +129,8 @@ def first_hosts(topology: Topology, hosts: int) -> Topology:
     known = {node["name"] for node in _listing(records)[0]}
     records.cables = [cable for cable in records.cables if cable["src"] in known and cable["dst"] in known]
     records.fabric["hosts"] = hosts
+    islands = topology.members_of_islands()
+    records.fabric["islands"] = sum(any((hca.host or 0) < hosts for hca in members) for members in islands)
     return put_together(records)
 
 

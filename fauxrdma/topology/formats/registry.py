@@ -11,7 +11,7 @@ from fauxrdma.topology.formats.records import first_hosts
 from fauxrdma.topology.formats.source import ReadFabric, Source
 from fauxrdma.topology.graph import Topology
 
-__all__ = ["FORMATS", "FabricFormat", "format_named", "format_of", "read_fabric", "write_fabric"]
+__all__ = ["FORMATS", "FabricFormat", "foreign_format", "format_named", "format_of", "read_fabric", "write_fabric"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,15 @@ def format_of(text: str) -> FabricFormat:
     if any(line.rstrip() == "topology:" for line in text[:200_000].splitlines()):
         return FORMATS["containerlab"]
     return FORMATS["yaml"]
+
+
+def foreign_format(path: str) -> FabricFormat | None:
+    """The format of a file if it is not a fabric file of our own; None for one, and for a file that cannot be read."""
+    try:
+        found = format_of(Source.of_file(path).text)
+    except ConfigError:
+        return None
+    return None if found is FORMATS["yaml"] else found
 
 
 def read_fabric(path: str, nodes: int | None = None, format_name: str | None = None) -> ReadFabric:
