@@ -17,13 +17,26 @@ from fauxrdma.topology.formats.records import Record, Records, take_apart
 from fauxrdma.topology.formats.source import ReadFabric, Source
 from fauxrdma.topology.graph import HCA_FABRIC_PORT, TIER_NAMES, NodeKind
 from fauxrdma.topology.host_shape import HostShape
-from fauxrdma.topology.presets import HOST_CABLE_M, SPINE_CABLE_M
 from fauxrdma.units import Rate
 
-__all__ = ["DEFAULT_RATE", "ForeignCable", "ForeignFabric", "ForeignSwitch", "HcaPort", "natural", "safe_names"]
+__all__ = [
+    "DEFAULT_RATE",
+    "HOST_CABLE_M",
+    "SPINE_CABLE_M",
+    "ForeignCable",
+    "ForeignFabric",
+    "ForeignSwitch",
+    "HcaPort",
+    "natural",
+    "safe_names",
+]
 
 DEFAULT_RATE = Rate.gbps(200)
 """Of a cable whose rate the file does not say: HDR, as in the presets."""
+
+HOST_CABLE_M = 3.0
+SPINE_CABLE_M = 20.0
+"""Lengths that the file does not say, of cables to hosts and between switches; as in the presets."""
 
 _SHOWN = 8
 
@@ -92,6 +105,10 @@ class ForeignFabric:
         records = _empty(self.name, self.description, len(ports), shape)
         records.cables = _cables(cables, switch_names | device)
         records.shared = self._switches(tiers, switch_names, records.cables)
+        islands = _islands(cables)
+        if islands > 1:
+            records.fabric["islands"] = islands
+            remarks.append(f"the fabric has {islands} parts that no cable joins")
         return ReadFabric(source.topology(records), [*remarks, *self._left_out(ports)])
 
     def _ports_of_hosts(self) -> dict[str, list[HcaPort]]:
@@ -194,6 +211,22 @@ class ForeignFabric:
                 }
             )
         return records
+
+
+def _islands(cables: Sequence[ForeignCable]) -> int:
+    """How many parts with hosts there are that no cable joins."""
+    part: dict[str, str] = {}
+
+    def of(key: str) -> str:
+        while part.setdefault(key, key) != key:
+            key = part[key]
+        return key
+
+    for cable in cables:
+        if isinstance(cable.a, str) and isinstance(cable.b, str):
+            part[of(cable.a)] = of(cable.b)
+    ends = (end for cable in cables for end in ((cable.a, cable.b), (cable.b, cable.a)))
+    return len({of(end) for end, other in ends if isinstance(end, str) and not isinstance(other, str)})
 
 
 def _empty(name: str, description: str, hosts: int, shape: HostShape) -> Records:

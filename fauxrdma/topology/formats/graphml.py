@@ -129,7 +129,7 @@ def _records(
         return {name: None for name in found if name not in ("name", "back")}
 
     insides: dict[int, Inside] = {}
-    records = Records(fabric)
+    records = Records({**unsaid("graph"), "name": "", **fabric})
     host_of: dict[str, Any] = {}
     for name, data in nodes.items():
         node = {"name": name, **unsaid("node"), **data}

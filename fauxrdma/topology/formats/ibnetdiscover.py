@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.formats.foreign import DEFAULT_RATE, ForeignCable, ForeignFabric, ForeignSwitch, HcaPort
+from fauxrdma.topology.formats.foreign import (
+    DEFAULT_RATE,
+    HOST_CABLE_M,
+    SPINE_CABLE_M,
+    ForeignCable,
+    ForeignFabric,
+    ForeignSwitch,
+    HcaPort,
+)
 from fauxrdma.topology.formats.ibnetdiscover_text import PortLine, Section, parse_text, token_of_rate
 from fauxrdma.topology.formats.notes import insides_of, is_ours, note, notes_of_whole
 from fauxrdma.topology.formats.records import Record, Records, is_switch, overlay, take_apart
 from fauxrdma.topology.formats.source import ReadFabric, Source
 from fauxrdma.topology.graph import NodeKind, Topology
-from fauxrdma.topology.presets import HOST_CABLE_M, SPINE_CABLE_M
 from fauxrdma.units import Rate
 
 __all__ = ["guid_of", "read_ibnetdiscover", "write_ibnetdiscover"]

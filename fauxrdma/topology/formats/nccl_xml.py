@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fauxrdma.topology.formats.foreign import HOST_CABLE_M
 from fauxrdma.topology.formats.ibnetdiscover import guid_of
 from fauxrdma.topology.formats.nccl_foreign import element_note, read_foreign_nccl
 from fauxrdma.topology.formats.notes import insides_of, is_ours, note, notes_of_whole
@@ -16,7 +17,6 @@ from fauxrdma.topology.formats.records import Inside, Record, Records, overlay, 
 from fauxrdma.topology.formats.source import ReadFabric, Source
 from fauxrdma.topology.formats.xml_document import COMMENT, Element, attributes, parse_xml
 from fauxrdma.topology.graph import HCA_FABRIC_PORT, Node, NodeKind, Topology
-from fauxrdma.topology.presets import HOST_CABLE_M
 from fauxrdma.topology.rails import planes_of, rails_of
 from fauxrdma.units import Rate
 
