@@ -32,11 +32,18 @@ def ftree(graph: SwitchGraph) -> PortArray:
 
 @dataclass(frozen=True, slots=True)
 class _Descent:
-    """Everything below a switch, one row per switch: its number, the group it hangs on, its distance."""
+    """Everything below a switch: numbers of the switches, the groups they hang on, their distances. `branches` says
+    which columns hang on which switch of the next rank."""
 
-    below: npt.NDArray[np.intp]
-    groups: npt.NDArray[np.intp]
-    depth: npt.NDArray[np.int16]
+    rows: npt.NDArray[np.intp]
+    branches: dict[int, slice]
+
+    def without(self, peer: int) -> npt.NDArray[np.intp]:
+        """The rows without the branch of switch `peer`, if there is one."""
+        branch = self.branches.get(peer)
+        if branch is None:
+            return self.rows
+        return np.concatenate((self.rows[:, : branch.start], self.rows[:, branch.stop :]), axis=1)
 
 
 class _Router:
@@ -52,7 +59,7 @@ class _Router:
             self._far_port[group.id, : len(group.trunks)] = [trunk.peer_port for trunk in group.trunks]
         self._group_led_down = [0] * len(tree.groups)
         self._group_led_up = [0] * len(tree.groups)
-        self._descents: dict[tuple[int, int], _Descent] = {}
+        self._descents: dict[int, _Descent | None] = {}
         siblings = tree.rank[graph.peers] == tree.rank[:, None]
         self._ways = UpDownWays(np.where(siblings, -1, graph.peers), tree.rank)
         self._hops = np.empty(len(graph.switches), dtype=np.int16)
@@ -113,38 +120,37 @@ class _Router:
 
     def _descend(self, at: int, skip: int, hops: int) -> None:
         """Give everything below `at`, but for what hangs on switch `skip`, its way up."""
-        known = self._descents.get((at, skip))
-        if known is None:
-            known = self._survey(at, skip)
-        if known is None or (self._hops[known.below] < UNREACHED).any():
+        if at not in self._descents:
+            self._descents[at] = self._survey(at)
+        known = self._descents[at]
+        rows = None if known is None else known.without(skip)
+        if rows is None or (self._hops[rows[0]] < UNREACHED).any():
             self._descend_in_order(at, skip, hops)
             return
-        cable = self._led_up[known.groups].argmin(axis=1)
-        self._led_up[known.groups, cable] += 1
-        self._column[known.below] = self._far_port[known.groups, cable]
-        self._hops[known.below] = known.depth + hops
+        below, groups, depth = rows
+        cable = self._led_up[groups].argmin(axis=1)
+        self._led_up[groups, cable] += 1
+        self._column[below] = self._far_port[groups, cable]
+        self._hops[below] = depth + hops
 
-    def _survey(self, at: int, skip: int) -> _Descent | None:
+    def _survey(self, top: int) -> _Descent | None:
         """What is below, if there is one way down to everything; else the order in which groups are tried matters."""
         rows: list[tuple[int, int, int]] = []
-        seen = {at}
-        layer, depth = [at], 0
-        while layer:
-            depth += 1
-            following = []
-            for upper in layer:
-                for group in self._tree.down[upper]:
-                    if upper == at and group.peer == skip:
-                        continue
+        branches: dict[int, slice] = {}
+        seen = {top}
+        for branch in self._tree.down[top]:
+            start = len(rows)
+            layer, depth = [branch], 0
+            while layer:
+                depth += 1
+                for group in layer:
                     if group.peer in seen:
                         return None
                     seen.add(group.peer)
                     rows.append((group.peer, group.id, depth))
-                    following.append(group.peer)
-            layer = following
-        table = np.array(rows, dtype=np.intp).reshape(len(rows), 3)
-        found = self._descents[at, skip] = _Descent(table[:, 0], table[:, 1], table[:, 2].astype(np.int16))
-        return found
+                layer = [group for upper in layer for group in self._tree.down[upper.peer]]
+            branches[branch.peer] = slice(start, len(rows))
+        return _Descent(np.array(rows, dtype=np.intp).reshape(len(rows), 3).T, branches)
 
     def _descend_in_order(self, at: int, skip: int, hops: int) -> bool:
         """The same, group by group, the least used first. True if an HCA gets a way by it."""
