@@ -78,3 +78,21 @@ def test_ftree_takes_the_same_way_between_any_two_hcas(name: str, tmp_path: Path
     assert {name: table.keys() for name, table in mine.items()} == {
         name: table.keys() for name, table in opensm.tables.items()
     }
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_dfsssp_is_as_short_as_balanced_and_needs_no_more_lanes(name: str, tmp_path: Path) -> None:
+    graph, routes, opensm = both(name, "dfsssp", tmp_path)
+    agree_on_fall_back(routes, opensm)
+    mine = entries(graph, routes)
+    assert {name: table.keys() for name, table in mine.items()} == {
+        name: table.keys() for name, table in opensm.tables.items()
+    }
+    ours, theirs = hca_paths(graph, mine), hca_paths(graph, opensm.tables)
+    assert {pair: len(path) for pair, path in ours.items()} == {pair: len(path) for pair, path in theirs.items()}
+    # Where everything is equal OpenSM takes what its heap has on top, and neither choice is the better one: the fullest
+    # cable may have one path more here or there.
+    assert max(load(graph, ours), default=0) <= max(load(graph, theirs), default=0) + 1
+    needed = next(int(line.split()[-1]) for line in opensm.log if "Virtual Lanes needed" in line)
+    assert routes.lanes is not None
+    assert routes.lanes.needed <= needed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes, sssp
 from fauxrdma.fabric.routing.fat_tree import NotAFatTree
 from fauxrdma.fabric.routing.ftree import ftree
+from fauxrdma.fabric.routing.lanes import DATA_LANES
 from fauxrdma.fabric.routing.minhop import minhop
 from fauxrdma.fabric.routing.routes import Routes
 from fauxrdma.fabric.routing.switch_graph import SwitchGraph
@@ -12,26 +14,39 @@ from fauxrdma.fabric.routing.updn import NO_ROOTS, updn
 
 __all__ = ["ENGINES", "compute_routes"]
 
-ENGINES = ("minhop", "updn", "ftree")
+ENGINES = ("minhop", "updn", "ftree", "dfsssp")
 """The engines by name."""
 
 
-def compute_routes(graph: SwitchGraph, engine: str = "minhop", seed: int = 0, previous: Routes | None = None) -> Routes:
-    """The routes of a fabric. `previous`: the routes before a change; entries that are still as good stay as they are.
+def compute_routes(
+    graph: SwitchGraph,
+    engine: str = "minhop",
+    seed: int = 0,
+    previous: Routes | None = None,
+    data_lanes: int = DATA_LANES,
+) -> Routes:
+    """The routes of a fabric; minhop's, with messages that say why, where the wanted engine cannot serve it.
 
-    Raises ConfigError for an engine that does not exist.
+    `previous`: the routes before a change; entries that are still as good stay as they are (minhop and updn; the others
+    begin anew). `data_lanes`: how many each port has, for dfsssp. Raises ConfigError for an engine that does not exist.
     """
     if engine not in ENGINES:
         raise ConfigError(f"unknown routing engine {engine!r}: it is one of {', '.join(ENGINES)}")
-    messages: list[str] = []
+    failed: tuple[str, ...] = ()
     if engine == "updn":
         ports = updn(graph, previous)
         if ports is not None:
             return Routes(graph, "updn", ports)
-        messages += [NO_ROOTS, "ucast_mgr_route: updn: cannot build lid matrices"]
-    if engine == "ftree":
+        failed = (NO_ROOTS, "ucast_mgr_route: updn: cannot build lid matrices")
+    elif engine == "ftree":
         try:
             return Routes(graph, "ftree", ftree(graph))
         except NotAFatTree as reason:
-            messages += [*reason.lines, "ucast_mgr_route: ftree: cannot build lid matrices"]
-    return Routes(graph, "minhop", minhop(graph, previous), asked=engine, messages=tuple(messages))
+            failed = (*reason.lines, "ucast_mgr_route: ftree: cannot build lid matrices")
+    elif engine == "dfsssp":
+        ports = sssp(graph)
+        try:
+            return Routes(graph, "dfsssp", ports, lanes=assign_lanes(graph, ports, data_lanes))
+        except NotEnoughLanes as reason:
+            failed = (str(reason), "ucast_mgr_route: dfsssp: cannot build fwd tables")
+    return Routes(graph, "minhop", minhop(graph, previous), asked=engine, messages=failed)

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fauxrdma.fabric.routing.fat_tree import FatTree, Group
-from fauxrdma.fabric.routing.routes import NO_PORT, PortArray
-from fauxrdma.fabric.routing.switch_graph import UNREACHED, SwitchGraph
+from fauxrdma.fabric.routing.switch_graph import NO_PORT, UNREACHED, PortArray, SwitchGraph
 from fauxrdma.fabric.routing.up_down_ways import UpDownWays
 
 __all__ = ["ftree"]

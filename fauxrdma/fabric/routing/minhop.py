@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from fauxrdma.fabric.routing.routes import NO_PORT, PortArray, Routes
-from fauxrdma.fabric.routing.switch_graph import Endpoint, SwitchGraph
+from fauxrdma.fabric.routing.routes import Routes
+from fauxrdma.fabric.routing.switch_graph import NO_PORT, Endpoint, PortArray, SwitchGraph
 
 __all__ = ["BoolArray", "assign_by_load", "by_switch_load", "minhop"]
 

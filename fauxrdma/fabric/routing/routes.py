@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 
 import numpy as np
-import numpy.typing as npt
 
-from fauxrdma.fabric.routing.switch_graph import SwitchGraph
+from fauxrdma.fabric.routing.dependencies import find_circle, links_of, used_by_tables
+from fauxrdma.fabric.routing.lanes import Lanes
+from fauxrdma.fabric.routing.switch_graph import NO_PORT, PortArray, SwitchGraph
 
-__all__ = ["NO_PORT", "Routes", "Table", "Tables"]
-
-NO_PORT = -1
-
-PortArray = npt.NDArray[np.int16]
+__all__ = ["Routes", "Table", "Tables"]
 
 
 class Table(MutableMapping[int, int]):
@@ -67,8 +64,9 @@ class Routes:
 
     `asked` is the engine that was wanted, `engine` the one really used; they differ after a fall-back, which `messages`
     explains in OpenSM's words. `ports[switch number, LID]` is the output port, NO_PORT where there is none;
-    `tables[switch name][LID]` is the same as a mapping. `lanes` is the number of virtual lanes in use and
-    `sl(slid, dlid)` the service level, which is also the lane, of traffic from one HCA to another.
+    `tables[switch name][LID]` is the same as a mapping. `warnings` has a sentence on a credit loop if the routes have
+    one, and `credit_loop` the ids of its links. `lanes` says which virtual lane keeps whom free of deadlock; None: all
+    traffic is on lane 0.
     """
 
     def __init__(
@@ -79,6 +77,7 @@ class Routes:
         *,
         asked: str | None = None,
         messages: tuple[str, ...] = (),
+        lanes: Lanes | None = None,
     ) -> None:
         self.graph = graph
         self.engine = engine
@@ -86,8 +85,22 @@ class Routes:
         self.messages = messages
         self.ports = ports
         self.tables = Tables(graph, ports)
-        self.lanes = 1
+        self.lanes = lanes
+        self.credit_loop = (
+            [] if lanes is not None else links_of(graph, find_circle(graph, used_by_tables(graph, ports)))
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the person who runs the fabric."""
+        if not self.credit_loop:
+            return ()
+        names = [self.graph.topology.links[link].name for link in self.credit_loop]
+        return (
+            f"the routes of {self.engine} have a credit loop, {', '.join(names)}, back to {names[0]}: when the buffers "
+            "along it fill up, traffic can stop for ever. dfsssp has none",
+        )
 
     def sl(self, slid: int, dlid: int) -> int:
-        """The service level of traffic from one LID to another; virtual lanes map one to one."""
-        return 0
+        """The service level of traffic from one LID to another; it is also its virtual lane."""
+        return 0 if self.lanes is None else self.lanes.lane(slid, dlid)

@@ -15,9 +15,13 @@ import numpy.typing as npt
 
 from fauxrdma.topology.graph import Node, NodeKind, Topology
 
-__all__ = ["UNREACHED", "Endpoint", "HopArray", "SwitchGraph", "Trunk", "spread"]
+__all__ = ["NO_PORT", "UNREACHED", "Endpoint", "HopArray", "PortArray", "SwitchGraph", "Trunk", "spread"]
 
 HopArray = npt.NDArray[np.int16]
+PortArray = npt.NDArray[np.int16]
+
+NO_PORT = -1
+"""Where a forwarding table has no entry."""
 
 UNREACHED = 1 << 14
 """Hops to a switch that cannot be reached. Fits int16 with room for one more hop."""
@@ -90,6 +94,15 @@ class SwitchGraph:
         for at, trunks in enumerate(self.trunks):
             for trunk in trunks:
                 out[at, trunk.port] = trunk.peer
+        return out
+
+    @cached_property
+    def peer_ports(self) -> npt.NDArray[np.int16]:
+        """`peer_ports[i, port]`: the port at the other end, or -1 where there is none."""
+        out = np.full((len(self.switches), self.width), -1, dtype=np.int16)
+        for at, trunks in enumerate(self.trunks):
+            for trunk in trunks:
+                out[at, trunk.port] = trunk.peer_port
         return out
 
     @cached_property

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from fauxrdma.fabric.routing.minhop import assign_by_load
-from fauxrdma.fabric.routing.routes import PortArray, Routes
-from fauxrdma.fabric.routing.switch_graph import UNREACHED, SwitchGraph, spread
+from fauxrdma.fabric.routing.routes import Routes
+from fauxrdma.fabric.routing.switch_graph import UNREACHED, PortArray, SwitchGraph, spread
 from fauxrdma.fabric.routing.up_down_ways import UpDownWays
 
 __all__ = ["NO_ROOTS", "find_roots", "updn"]
