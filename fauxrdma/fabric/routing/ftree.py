@@ -7,7 +7,8 @@ the fewest destinations up. HCAs that a leaf lacks to be as full as the fullest 
 numbers of nodes get equal routes.
 
 All traffic between HCAs uses the switches of these trees. The others (they would only send what they originate
-themselves) get the first port of a shortest way that climbs and then descends, which OpenSM balances too.
+themselves) get the first port of a shortest way that climbs and then descends, which OpenSM balances too. Cables
+between switches of one rank are not used: a fabric that needs them is refused, where OpenSM would use them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fauxrdma.fabric.routing.fat_tree import FatTree, Group
+from fauxrdma.fabric.routing.fat_tree import FatTree, Group, NotAFatTree
 from fauxrdma.fabric.routing.switch_graph import NO_PORT, UNREACHED, PortArray, SwitchGraph
 from fauxrdma.fabric.routing.up_down_ways import UpDownWays
 
@@ -61,8 +62,17 @@ class _Router:
         self._descents: dict[int, _Descent | None] = {}
         siblings = tree.rank[graph.peers] == tree.rank[:, None]
         self._ways = UpDownWays(np.where(siblings, -1, graph.peers), tree.rank)
+        self._check_all_reached()
         self._hops = np.empty(len(graph.switches), dtype=np.int16)
         self._column = np.empty(len(graph.switches), dtype=np.int16)
+
+    def _check_all_reached(self) -> None:
+        leaves = self._tree.leaves
+        pairs = np.ix_(leaves, leaves)
+        lost = (self._ways.hops[pairs] >= UNREACHED) & (self._graph.hops[pairs] < UNREACHED)
+        if lost.any():
+            one, other = (self._graph.switches[leaves[at]] for at in np.argwhere(lost)[0])
+            raise NotAFatTree(f"Fabric topology is not a fat-tree: no way goes up and down from {one} to {other}")
 
     def route(self) -> PortArray:
         tree, graph = self._tree, self._graph
