@@ -148,7 +148,13 @@ def _host(host: int, box: Box) -> str:
 
 def _device(topology: Topology, node: Node, box: Box, used: bool, pitch: float) -> str:
     style = "switch" if node.kind is NodeKind.SWITCH else "dev"
-    label = {NodeKind.GPU: f"G{node.index}", NodeKind.HCA: f"{node.index}", NodeKind.PCIE: ""}.get(node.kind, node.name)
+    labels = {
+        NodeKind.GPU: f"G{node.index}",
+        NodeKind.HCA: f"{node.index}",
+        NodeKind.PCIE: "",
+        NodeKind.MEMORY: "memory",
+    }
+    label = labels.get(node.kind, node.name)
     if node.kind is NodeKind.HCA and pitch > 40:
         label = f"hca{node.index}"
     text = ""
@@ -166,6 +172,6 @@ def _device_tooltip(topology: Topology, node: Node) -> str:
     if node.kind is NodeKind.SWITCH:
         ports = "" if node.radix is None else f", {node.radix} ports"
         return f"{node.name}: switch{ports}, {topology.switching}, {format_ns(topology.switch_latency_ns)}"
-    what = {NodeKind.GPU: "GPU", NodeKind.HCA: "HCA", NodeKind.PCIE: "PCIe switch"}.get(node.kind, node.kind.value)
+    what = {NodeKind.GPU: "GPU", NodeKind.HCA: "HCA", NodeKind.PCIE: "PCIe switch"}.get(node.kind, "host memory")
     storage = " for storage" if node.kind is NodeKind.HCA and not topology.gpus_of(node) else ""
     return f"{node.name}: {what}{storage}"

@@ -84,7 +84,16 @@ class TestPage:
 
 
 class TestDrawing:
-    @pytest.mark.parametrize("fabric", list(PRESETS))
+    @pytest.mark.parametrize(
+        "fabric",
+        [
+            *PRESETS,
+            "seed-rail8,gpus_per_hca=2",
+            "fat-tree,gpus_per_hca=4,gpudirect=off",
+            "fat-tree,gpus_per_hca=0,storage_hcas=2",
+            "rail-only,gpus_per_pcie_switch=3,nvlink=on",
+        ],
+    )
     @pytest.mark.parametrize("nodes", [1, 2, 8])
     def test_every_preset_draws_every_switch_and_nothing_overlaps(self, fabric: str, nodes: int) -> None:
         preset = parse_preset(fabric)
@@ -107,6 +116,20 @@ class TestDrawing:
                     or other.bottom <= one.y
                 )
                 assert apart, (one, other)
+
+    def test_memory_is_drawn_where_gpu_traffic_crosses_it(self) -> None:
+        for spec, crossed in (
+            ("fat-tree", False),
+            ("fat-tree,gpudirect=off", True),
+            ("fat-tree,gpus_per_hca=2", False),
+            ("fat-tree,gpus_per_hca=4", True),  # the second pair of GPUs is behind another PCIe switch than the HCA
+            ("fat-tree,gpus_per_hca=0", True),
+        ):
+            topology = load_topology(spec, 2)
+            layout = lay_out(topology)
+            assert ("n0.mem" in layout.boxes) is ("n1.mem" in layout.boxes) is crossed, spec
+            assert topology_svg(topology).count(">memory<") == 2 * crossed
+            assert all(f"n0.gpu{g}" in layout.boxes for g in range(8))
 
     def test_load_colours_the_links_that_carried_it(self, make_run: RunMaker) -> None:
         run, topology = make_run("fat-tree")
