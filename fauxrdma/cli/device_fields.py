@@ -88,7 +88,7 @@ def port_fields(context: Context, verbose: bool) -> Fields:
         kind = f", {gid_type_to_str(entry.gid_type)}" if kinds else ""
         shown.append((f"GID[{entry.gid_index}]", f"{entry.gid}{kind}"))
     shown.append(("cable_to", f"{hca.leaf} port {hca.leaf_port}"))
-    shown.append(("gpu", "none (storage)" if hca.gpu is None else str(hca.gpu)))
+    shown.append(("gpu", ", ".join(map(str, hca.gpus)) or "none (storage)"))
     return shown
 
 

@@ -103,7 +103,6 @@ class SubnetState:
                 continue
             lid = self.manager.lid(hca.name)
             cable = self.topology.fabric_link(hca)
-            gpus = self.topology.gpus_of(hca)
             out.append(
                 HcaInfo(
                     name=f"hca{hca.index}",
@@ -113,7 +112,7 @@ class SubnetState:
                     gid=self.manager.gid(lid),
                     rate_bps=cable.rate.bits_per_s,
                     mtu=self.topology.mtu,
-                    gpu=gpus[0].index if gpus else None,
+                    gpus=[gpu.index for gpu in self.topology.gpus_of(hca)],
                     leaf=cable.dst,
                     leaf_port=cable.dst_port,
                     link_layer=int(link_layer),

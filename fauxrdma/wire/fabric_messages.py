@@ -80,7 +80,7 @@ __all__ = [
     "SweepReport",
 ]
 
-CONTROL_VERSION = 3
+CONTROL_VERSION = 4
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -105,8 +105,9 @@ class NodeHello(Message):
 
 @message
 class HcaInfo(Message):
-    """One emulated HCA as the subnet manager configured it. `rate_bps` in bits/s; `mtu` in bytes; `gpu` None for the
-    storage HCA. `name` is the device name applications open (hca1, hca2, ...); `link_layer` an IBV_LINK_LAYER_*."""
+    """One emulated HCA as the subnet manager configured it. `rate_bps` in bits/s; `mtu` in bytes; the GPUs
+    `gpus` use it (none: it is for storage). `name` is the device name applications open (hca1, hca2, ...); `link_layer`
+    an IBV_LINK_LAYER_*."""
 
     name: str
     index: int
@@ -115,7 +116,7 @@ class HcaInfo(Message):
     gid: str
     rate_bps: int
     mtu: int
-    gpu: int | None
+    gpus: list[int]
     leaf: str
     leaf_port: int
     link_layer: int = 1

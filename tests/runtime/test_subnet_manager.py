@@ -83,7 +83,7 @@ async def test_a_daemon_is_welcomed_with_its_hcas_and_the_clock(serve: Serve) ->
     assert welcome.quantum == 24576  # 1 ms at 25 GB/s / 1000, in whole packets of 4096
     assert [h.name for h in welcome.hcas] == [f"hca{i}" for i in range(1, 10)]
     assert [h.lid for h in welcome.hcas] == list(range(10, 19))
-    assert [h.gpu for h in welcome.hcas] == [0, 1, 2, 3, 4, 5, 6, 7, None]
+    assert [h.gpus for h in welcome.hcas] == [[0], [1], [2], [3], [4], [5], [6], [7], []]
     assert [h.leaf for h in welcome.hcas[:8]] == [f"leaf{i}" for i in range(1, 9)]
     assert {h.rate_bps for h in welcome.hcas} == {200 * 10**9}
     assert {h.mtu for h in welcome.hcas} == {4096}

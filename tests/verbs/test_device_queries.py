@@ -93,7 +93,7 @@ STATUS = PortStatus(4, 5, 1, 0, 0, [], [], [])
 
 
 def info(**changes: Any) -> HcaInfo:
-    base = HcaInfo("hca1", 1, 7, 0x0002C90300000007, "fe80::2:c903:0:7", 200_000_000_000, 4096, 0, "leaf1", 1)
+    base = HcaInfo("hca1", 1, 7, 0x0002C90300000007, "fe80::2:c903:0:7", 200_000_000_000, 4096, [0], "leaf1", 1)
     return dataclasses.replace(base, **changes)
 
 
