@@ -126,7 +126,7 @@ def show(
 
 @app.command("validate")
 def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: FormatOption = Format.TABLE) -> int:
-    """Check a fabric and report its cables and the oversubscription of each tier.
+    """Check a fabric and report its cables, the ports of its switches, reachability and oversubscription.
 
     Every mistake of a file is shown with its line and column, and the exit code is 2.
 
@@ -141,6 +141,7 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
     from fauxrdma.topology.formats.registry import foreign_format
     from fauxrdma.topology.loading import is_fabric_file, load_topology
     from fauxrdma.topology.summary import summarise
+    from fauxrdma.topology.switch_ports import cable_kinds, cable_lines, switch_lines, switch_ports
 
     warnings: list[str] = []
     if is_fabric_file(fabric) and foreign_format(fabric) is None:
@@ -165,12 +166,23 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
             {"tier": tier.name, "oversubscription": tier.oversubscription, "verdict": tier.verdict}
             for tier in summary.tiers
         ]
-        shape = {"islands": summary.islands, "tiers": tiers}
-        print_json({"fabric": fabric, "valid": True, **sizes, **shape, "warnings": warnings})
+        report = {
+            "islands": summary.islands,
+            "tiers": tiers,
+            "switch_ports": [switch.to_dict() for switch in switch_ports(topology)],
+            "cable_kinds": [kind.to_dict() for kind in cable_kinds(topology)],
+        }
+        print_json({"fabric": fabric, "valid": True, **sizes, **report, "warnings": warnings})
     else:
         first, *others = summary.lines()
         print(f"valid: {first}, {summary.cables} cables")
         print("\n".join(others))
+        pairs = "every HCA reaches every other" + (" of its island" if summary.islands > 1 else "")
+        print(f"reachability: {pairs}")
+        print("ports:")
+        print("\n".join(f"  {line}" for line in switch_lines(topology)))
+        print("cables by kind:")
+        print("\n".join(f"  {line}" for line in cable_lines(topology)))
         for warning in warnings:
             print(f"fauxrdma: warning: {warning}", file=sys.stderr)
     return 0

@@ -1,6 +1,6 @@
 """Names by pattern in a fabric file: `leaf{1..8}`, `n*.hca{1..8}`, `spine*`.
 
-- `{1..8}` counts, `{1..7..2}` counts in steps, `{1,4,6}` lists; leading zeros are kept in names of switches
+- `{1..8}` counts, `{1..7..2}` counts in steps, `{1,4,6}` and `{a,b}` list; leading zeros are kept in names of switches
   (`leaf{01..16}`), as in the shell.
 - `*` is every one there is: every host, every HCA, every switch whose name fits.
 
@@ -24,7 +24,7 @@ _PART = r"(\d{1,6}|\*|\{[^{}]*\})"
 _HCA = re.compile(rf"^n{_PART}\.hca{_PART}$")
 _RANGE = re.compile(r"\{([^{}]*)\}")
 _COUNT = re.compile(r"^(\d{1,6})\.\.(\d{1,6})(?:\.\.(\d{1,6}))?$")
-_LIST = re.compile(r"^\d{1,6}(,\d{1,6})*$")
+_LIST = re.compile(r"^(\d{1,6}|[A-Za-z0-9_-]{1,40}(,[A-Za-z0-9_-]{1,40})+)$")
 _SLIP = re.compile(r"[{\[(]\s*(\d+)\s*(?:-|:|\.{1,3}|–|to|,\s*\.+,?)\s*(\d+)\s*[}\])]")
 
 
@@ -141,7 +141,11 @@ def pairs(source: End, target: End, *, mesh: bool) -> Iterator[tuple[str, str]]:
 def _numbers(part: str, every: Sequence[int]) -> Sequence[int]:
     if part == "*":
         return every
-    return [int(value) for value in values(part[1:-1])] if part.startswith("{") else [int(part)]
+    found = values(part[1:-1]) if part.startswith("{") else [part]
+    wrong = next((value for value in found if not value.isdecimal()), None)
+    if wrong is not None:
+        raise PatternError(f"{part} holds {wrong!r}: hosts and HCAs are numbered, as in {{1,4,6}}")
+    return [int(value) for value in found]
 
 
 def _filled(pieces: Sequence[str], chosen: Sequence[str]) -> str:

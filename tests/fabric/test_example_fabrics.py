@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fauxrdma.errors import FabricUnhealthy
 from fauxrdma.fabric.dilation import delay_dilation
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.transport import INFINIBAND, ROCEV2
@@ -17,16 +18,21 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "fabrics").glob("*.y
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_hca_reaches_every_other(path: Path) -> None:
+def test_every_hca_reaches_every_other_of_its_island(path: Path) -> None:
     topology = load_topology(str(path))
     manager = SubnetManager(topology)
     assert manager.transport.name == topology.transport
     assert topology.routing in (None, manager.engine)
-    lids = [manager.lid(hca.name) for hca in topology.hcas()]
-    for a, b in permutations(lids, 2):
-        path_between = manager.path(a, b)
-        assert path_between.switches >= 1
-        assert path_between.rate.bits_per_s > 0
+    islands = topology.members_of_islands()
+    assert len(islands) == topology.islands
+    for island in islands:
+        for a, b in permutations([manager.lid(hca.name) for hca in island], 2):
+            way = manager.path(a, b)
+            assert way.switches >= 1
+            assert way.rate.bits_per_s > 0
+    for one, other in permutations([manager.lid(island[0].name) for island in islands], 2):
+        with pytest.raises(FabricUnhealthy):
+            manager.path(one, other)
 
 
 def test_ethernet_costs_more_per_packet_and_per_message() -> None:

@@ -139,3 +139,56 @@ def test_defaults_are_those_of_the_graph() -> None:
     assert form.storage_hcas == 0  # each needs a cable, which a file has to give it
     plain = load_topology(str(ROOT / "examples" / "fabrics" / "two-leaf.yaml"))
     assert (plain.mtu, plain.switch_latency_ns) == (DEFAULT_MTU, DEFAULT_SWITCH_LATENCY_NS)
+
+
+def test_warnings_are_of_what_can_be_built_but_is_hardly_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "examples" / "fabrics" / "two-leaf.yaml").read_text()
+    path = tmp_path / "odd.yaml"
+    path.write_text(
+        text.replace("rate: 200Gbps", "rate: 200GBps").replace("  spine2:", "  leaf9: {ports: 4}\n  spine2:")
+    )
+    assert check_fabric_file(str(path)) == []
+    first, *others = fabric_file_warnings(str(path))
+    assert first.message == "leaf9 has no cable"
+    assert {each.message for each in others} == {
+        "1600 Gb/s is faster than any cable (800 Gb/s) (did you mean 200Gbps?)"
+    }
+    assert main(["topo", "validate", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"fauxrdma: warning: {path}:{first.line}:{first.column}: leaf9 has no cable")
+
+
+def test_the_report_counts_ports_and_cables_and_tells_ratios(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(ROOT / "examples" / "fabrics" / "roce-two-tier.yaml")
+    assert main(["topo", "validate", path]) == 0
+    text = capsys.readouterr().out
+    for line in (
+        "2:1 oversubscribed",
+        "reachability: every HCA reaches every other",
+        "  leaf1-leaf2: 6 of 8 ports used (4 to hosts, 2 up)",
+        "  spine1-spine2: 2 of 4 ports used (2 down)",
+        "  8 cables of 100 Gb/s, 3 m",
+        "  4 cables of 100 Gb/s, 20 m",
+    ):
+        assert line in text, line
+    assert main(["topo", "validate", path, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["valid"] is True
+    assert sum(switch["used"] for switch in told["switch_ports"]) == 8 + 2 * 4
+    assert {(kind["length_m"], kind["count"]) for kind in told["cable_kinds"]} == {(3.0, 8), (20.0, 4)}
+
+
+def test_json_lists_the_mistakes_of_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: x\nhosts: {count: 0}\nswitches: {a: {ports: 4}}\ncables: []\n")
+    assert main(["topo", "validate", str(path), "--format", "json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["valid"], [(p["line"], p["column"]) for p in told["problems"]]) == (False, [(2, 16), (4, 9)])
+
+
+def test_islands_are_counted_in_the_part_that_is_used() -> None:
+    planes = str(ROOT / "examples" / "fabrics" / "two-planes.yaml")
+    assert [len(island) for island in load_topology(planes).members_of_islands()] == [8, 8]
+    assert load_topology(planes, nodes=1).islands == 2
