@@ -53,6 +53,8 @@ class CompChannel:
         Raises VerbsError(EIO) when the daemon is gone, VerbsError(EINVAL) when the event is of another queue than the
         expected one.
         """
+        if self._closed:
+            raise VerbsError(errno.EINVAL, "Failed to get a CQ event: the completion channel was destroyed")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         cq, queues = None, self._cqs.get
         while cq is None:
@@ -136,6 +138,7 @@ class CompChannel:
         if not self._closed:
             self.context._destroy("channel", self.handle)
             os.close(self.fd)
+            self.fd = -1  # the number may soon be somebody else's
             self._closed = True
 
     def __enter__(self) -> CompChannel:

@@ -264,6 +264,8 @@ class QP:
                     self.context._ring(self.qp_num)
 
     def _check_sending(self) -> None:
+        if self._closed:
+            raise VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} was destroyed")
         state = self._rings.state
         if state in (QpState.IBV_QPS_RESET, QpState.IBV_QPS_INIT, QpState.IBV_QPS_RTR):
             raise VerbsError(errno.EINVAL, f"Failed to post send: QP 0x{self.qp_num:x} is in {QpState(state).name}")
@@ -359,6 +361,8 @@ class QP:
 
     def _put_recv(self, index: int, wr: RecvWR) -> None:
         rings, cap = self._rings, self.cap
+        if self._closed:
+            raise VerbsError(errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} was destroyed")
         if self.srq is not None:
             raise VerbsError(
                 errno.EINVAL, f"Failed to post recv: QP 0x{self.qp_num:x} receives from a shared queue, post to the SRQ"

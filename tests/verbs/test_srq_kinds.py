@@ -227,5 +227,22 @@ def test_a_closed_context_says_that_it_is_closed(unshaped: LocalLab) -> None:
         lambda: ctx.get_async_event(0),
         lambda: end.qp.post_send(end.write(end, 8)),
     ):
-        with pytest.raises(VerbsError, match="the context is closed"):
+        with pytest.raises(VerbsError, match=r"the context is closed|was destroyed"):
             attempt()
+
+
+def test_what_was_destroyed_says_so(unshaped: LocalLab) -> None:
+    end = End(unshaped, 0)
+    end.qp.connect(end.qp.endpoint())
+    end.qp.close()
+    end.cq.close()
+    end.channel.close()
+    assert end.channel.fd == -1
+    for attempt in (
+        lambda: end.qp.post_send(end.write(end, 8)),
+        lambda: end.qp.post_recv(RecvWR(1)),
+        lambda: end.channel.get_cq_event(timeout_s=0),
+    ):
+        with pytest.raises(VerbsError, match="was destroyed"):
+            attempt()
+    end.close()
