@@ -16,7 +16,7 @@ from fauxrdma.report.building import RunInputs, build_run
 from fauxrdma.report.results import RunResult
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.topology.graph import Topology
-from fauxrdma.topology.loading import load_topology
+from fauxrdma.topology.loading import is_fabric_file, load_topology
 
 __all__ = ["JobSpec", "check_job", "common_dilation", "run_on_fabric"]
 
@@ -69,7 +69,7 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
         dilation=spec.dilation,
         seed=spec.seed,
         profile=spec.profile,
-        log_dir=spec.log_dir / Path(fabric).name if spec.log_dir is not None else None,
+        log_dir=spec.log_dir / _as_file_name(fabric) if spec.log_dir is not None else None,
         listen=spec.listen,
         master_port=spec.master_port,
     )
@@ -98,6 +98,11 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
         result = build_run(inputs, report, job.stats_dir)
     progress.done(fabric, result)
     return result
+
+
+def _as_file_name(fabric: str) -> str:
+    """A name for what belongs to one fabric: a file's without its folder, a preset's with its options."""
+    return Path(fabric).name if is_fabric_file(fabric) else fabric.replace("/", "_")
 
 
 def _count(number: int, thing: str) -> str:

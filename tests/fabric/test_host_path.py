@@ -6,12 +6,17 @@ import pytest
 
 from fauxrdma.errors import FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca
+from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.building import TopologyBuilder
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.units import Rate
+
+HDR = Rate(200 * 10**9 * 4096 // 4122)
+LANES = Rate(252 * 10**9 * 256 // 280)
+"""Payload rates of a cable and of PCIe gen4 x16."""
 
 
 def host(shape: HostShape) -> Topology:
@@ -62,3 +67,28 @@ def test_a_way_leads_to_the_own_island_only(name: str) -> None:
                 says = rf"from {source.name} to {others[-1].name}: they are on islands {low} and {high} of {name}.*PXN"
                 with pytest.raises(FabricUnhealthy, match=says):
                     manager.path(manager.lid(source.name), manager.lid(others[-1].name))
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        ("", HDR),  # every GPU its own lanes and cable, both ways at once
+        (",gpudirect=off", Rate(LANES.bits_per_s // 4)),  # two GPUs send and receive over one uplink, twice each
+        (",gpudirect=off,gpus_per_pcie_switch=1", Rate(LANES.bits_per_s // 2)),
+        (",gpus_per_hca=2", Rate(HDR.bits_per_s // 2)),  # two GPUs, one cable
+        (",gpus_per_hca=4", Rate(HDR.bits_per_s // 4)),
+        (",gpus_per_hca=0", Rate(HDR.bits_per_s // 8)),  # all over the storage HCA
+    ],
+)
+def test_gpus_that_exchange_with_another_node_share_what_is_narrowest(options: str, rate: Rate) -> None:
+    """Every GPU of two nodes on one switch sends to its opposite number at the same time."""
+    topology = load_topology(f"single-switch{options}", 2)
+    manager = SubnetManager(topology)
+    model: FabricModel[tuple[int, int]] = FabricModel.of(manager)
+    for node in range(2):
+        for gpu in range(8):
+            source, target = (topology.hca_of(topology.gpu(host, gpu)) for host in (node, 1 - node))
+            model.start((node, gpu), manager.path(manager.lid(source.name), manager.lid(target.name)))
+    rates = list(model.changes().values())
+    assert len(rates) == 16
+    assert rates == pytest.approx([rate.bits_per_s] * 16, abs=1)
