@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma.cli.options import Format, FormatOption
-from fauxrdma.cli.topo_files import export, import_
+from fauxrdma.cli.topo_files import Drawing, OutputOption, deliver, export, import_
 from fauxrdma.errors import ConfigError
 
 __all__ = ["app"]
@@ -89,8 +89,13 @@ def show(
     fabric: FabricArgument,
     nodes: NodesArgument = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Draw it into this file.", show_default=False)
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw every device into this file.", show_default=False)
     ] = None,
+    as_: Annotated[
+        Drawing | None,
+        typer.Option("--as", help="Only a drawing: in the terminal, as SVG, as Mermaid text.", show_default=False),
+    ] = None,
+    output: OutputOption = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show a fabric: sizes, rates, latencies, and what is plugged in where.
@@ -99,6 +104,8 @@ def show(
     Examples:
       fauxrdma topo show seed-rail8
       fauxrdma topo show fat-tree:ndr --nodes 16 --svg fat-tree.svg
+      fauxrdma topo show superpod --nodes 128 --as svg -o superpod.svg
+      fauxrdma topo show seed-rail8 --as mermaid
       fauxrdma topo show my-fabric.yaml --format json
     """
     from fauxrdma.cli.output import print_json
@@ -115,7 +122,11 @@ def show(
             svg.write_text(topology_svg(topology) + "\n")
         except OSError as error:
             raise ConfigError(f"--svg {svg}: cannot write there: {error.strerror}") from None
-    if format_ is Format.JSON:
+    if as_ is not None:
+        deliver(as_.of(topology) + "\n", output, format_, {"fabric": topology.name, "format": as_.value}, [])
+    elif output is not None:
+        raise ConfigError(f"--output {output} goes with --as: svg, mermaid or terminal")
+    elif format_ is Format.JSON:
         print_json(topology.to_dict())
     else:
         print(f"{topology.name}: {topology.description}")

@@ -1,17 +1,38 @@
-"""`fauxrdma topo export` and `import`: fabrics in the formats of other tools, and back."""
+"""`fauxrdma topo export` and `import`: fabrics in the formats of other tools, and back; drawings."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fauxrdma.cli.options import Format, FormatOption
 from fauxrdma.errors import ConfigError
 
-__all__ = ["export", "import_"]
+if TYPE_CHECKING:
+    from fauxrdma.topology.graph import Topology
+
+__all__ = ["Drawing", "OutputOption", "deliver", "export", "import_"]
+
+
+class Drawing(StrEnum):
+    """How a fabric can be drawn."""
+
+    TERMINAL = "terminal"
+    SVG = "svg"
+    MERMAID = "mermaid"
+
+    def of(self, topology: Topology) -> str:
+        """The drawing, without a newline at its end."""
+        from fauxrdma.topology.drawing import draw
+        from fauxrdma.topology.drawing.mermaid import mermaid
+        from fauxrdma.topology.drawing.svg import svg
+
+        return {Drawing.TERMINAL: draw, Drawing.SVG: svg, Drawing.MERMAID: mermaid}[self](topology)
+
 
 OutputOption = Annotated[
     Path | None,
@@ -57,7 +78,7 @@ def export(
         if host >= topology.hosts:
             raise ConfigError(f"--host {host}: {topology.name} has hosts 0 to {topology.hosts - 1}")
         text = write_nccl(topology, host)
-    _deliver(text, output, format_, {"fabric": topology.name, "format": to}, [])
+    deliver(text, output, format_, {"fabric": topology.name, "format": to}, [])
 
 
 def import_(
@@ -86,12 +107,13 @@ def import_(
     found = read_fabric(file, nodes, from_)
     text = write_fabric(found.topology, to)
     if to == "yaml":
-        text = "".join(f"# {remark}\n" for remark in found.remarks) + text
+        text = "".join(f"# {' '.join(remark.split())}\n" for remark in found.remarks) + text
     guessed = from_ or (foreign_format(file) or FORMATS["yaml"]).name
-    _deliver(text, output, format_, {"fabric": found.topology.name, "read": guessed, "format": to}, found.remarks)
+    deliver(text, output, format_, {"fabric": found.topology.name, "read": guessed, "format": to}, found.remarks)
 
 
-def _deliver(text: str, output: Path | None, format_: Format, what: dict[str, str], remarks: list[str]) -> None:
+def deliver(text: str, output: Path | None, format_: Format, what: dict[str, str], remarks: list[str]) -> None:
+    """Write `text` to a file or to standard output, `remarks` to standard error; with JSON, say `what` it is."""
     from fauxrdma.cli.output import print_json
 
     for remark in remarks:

@@ -109,11 +109,11 @@ class _Writer:
         gdr = int(self._topology.shape.gpudirect)
         rank = (gpu.host or 0) * self._topology.gpus_per_host + gpu.index
         own = attributes({"dev": gpu.index, "sm": 90, "rank": rank, "gdr": gdr})
-        links = []
-        for link in self._topology.links_from(gpu.name):
-            if link.dst in nvswitches:
-                pairs = {"target": nvswitches[link.dst], "count": _nvlinks(link.rate), "tclass": _NVSWITCH}
-                links.append(f"          <nvlink{attributes(pairs)}/>")
+        to = [nvswitches[link.dst] for link in self._topology.links_from(gpu.name) if link.dst in nvswitches]
+        links = [
+            f"          <nvlink{attributes({'target': target, 'count': count, 'tclass': _NVSWITCH})}/>"
+            for target, count in zip(to, _nvlinks(self._topology.shape.nvlink_rate, len(to)), strict=True)
+        ]
         body = [f"        <gpu{own}>", *links, "        </gpu>"] if links else [f"        <gpu{own}/>"]
         return [f"      <pci{self._pci(busid, _GPU, gpu)}>", *body, "      </pci>"]
 
@@ -154,8 +154,12 @@ def _mbps(rate: Rate) -> int:
     return max(1, round(rate.bits_per_s / 1e6))
 
 
-def _nvlinks(rate: Rate) -> int:
-    return max(1, round(rate.bits_per_s / _NVLINK.bits_per_s))
+def _nvlinks(rate: Rate | None, switches: int) -> list[int]:
+    """How many NVLinks a GPU has to each NVSwitch; 18 over 4 are 5, 5, 4, 4."""
+    if rate is None or not switches:
+        return [1] * switches
+    each, more = divmod(max(switches, round(rate.bits_per_s / _NVLINK.bits_per_s)), switches)
+    return [each + (place < more) for place in range(switches)]
 
 
 def _implied_cable(mbps: int) -> Record:

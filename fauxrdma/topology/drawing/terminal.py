@@ -1,5 +1,7 @@
 """A fabric drawn in plain text: the tiers as rows of boxes, the cables between them, and who is on which leaf.
 
+What would fill more than a screen is folded: rows of many switches, cables between them, hosts on many leaves.
+
 ::
 
     spine    [spine1] [spine2]
@@ -12,16 +14,22 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import Counter, defaultdict
 
+from fauxrdma.topology.drawing.names import runs
 from fauxrdma.topology.graph import TIER_NAMES, NodeKind, Topology
+from fauxrdma.topology.rails import rails_of
 from fauxrdma.units import Rate
 
 __all__ = ["draw", "runs"]
 
 _Bundle = tuple[int, Rate]
+
+_MOST_IN_ROW = 40
+"""Switches of a tier that are drawn one by one."""
+_MOST_LINES = 40
+"""Lines about the cables of a tier, and about the hosts; what is more is counted."""
 
 
 def draw(topology: Topology, width: int = 100) -> str:
@@ -31,8 +39,9 @@ def draw(topology: Topology, width: int = 100) -> str:
     for tier in tiers:
         names = [node.name for node in topology.switches() if node.tier == tier]
         label = TIER_NAMES[tier] if tier < len(TIER_NAMES) else f"tier {tier}"
-        lines += _boxes(label, names, width)
-        lines += [f"{'':8} | {text}" for text in _trunks(topology, tier)]
+        lines += _boxes(label, names if len(names) <= _MOST_IN_ROW else [f"{runs(names)}: {len(names)}"], width)
+        lines += [f"{'':8} | {text}" for text in _few(_trunks(topology, tier), "more like these")]
+    lines += _rails(topology)
     lines += _hosts(topology, width)
     return "\n".join(lines)
 
@@ -65,14 +74,41 @@ def _trunks(topology: Topology, tier: int) -> list[str]:
     lines = []
     for bundles, pairs in alike.items():
         cables = " + ".join(f"{count} x {rate}" for count, rate in bundles)
-        sources = list(dict.fromkeys(src for src, _ in pairs))
-        targets = list(dict.fromkeys(dst for _, dst in pairs))
-        if len(pairs) == len(sources) * len(targets):
+        targets_of: dict[str, list[str]] = defaultdict(list)
+        for one, other in pairs:
+            targets_of[one].append(other)
+        sources_of: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for one, found in targets_of.items():
+            sources_of[tuple(found)].append(one)
+        for targets, sources in sources_of.items():
             each = "each of " if len(sources) > 1 else ""
-            lines.append(f"{cables} between {each}{runs(sources)} and {each and 'each of '}{runs(targets)}")
-        else:
-            lines += [f"{cables} between {src} and {dst}" for src, dst in pairs]
+            lines.append(f"{cables} between {each}{runs(sources)} and {each and 'each of '}{runs(list(targets))}")
     return lines
+
+
+def _few(lines: list[str], what: str) -> list[str]:
+    if len(lines) <= _MOST_LINES:
+        return lines
+    return [*lines[: _MOST_LINES - 1], f"... and {len(lines) - _MOST_LINES + 1} {what}"]
+
+
+def _rails(topology: Topology) -> list[str]:
+    """Which HCAs make a rail, where that is not plain to see: rails of several leaves, or of several HCAs."""
+    hcas: dict[int, dict[str, None]] = defaultdict(dict)
+    leaves: dict[int, dict[str, None]] = defaultdict(dict)
+    for name, rail in rails_of(topology).items():
+        hcas[rail][name.partition(".")[2]] = None
+        leaves[rail][topology.fabric_link(topology.nodes[name]).dst] = None
+    if all(len(found) == 1 for found in (*hcas.values(), *leaves.values())):
+        return []
+    told = [f"{rail}: {_few_names(hcas[rail])} on {_few_names(leaves[rail])}" for rail in sorted(hcas)]
+    return [f"{'' if number else 'rails':8} {text}" for number, text in enumerate(_few(told, "more"))]
+
+
+def _few_names(names: dict[str, None]) -> str:
+    found = list(names)
+    text = runs(found)
+    return text if len(text) <= 60 else f"{len(found)} from {found[0]} to {found[-1]}"
 
 
 def _hosts(topology: Topology, width: int) -> list[str]:
@@ -80,14 +116,19 @@ def _hosts(topology: Topology, width: int) -> list[str]:
     for hca in topology.hcas():
         on_leaf[topology.fabric_link(hca).dst].append(hca.name)
     lines: list[str] = []
-    for switch in topology.switches():
-        if switch.name in on_leaf:
-            text = f"{switch.name}: {_hca_runs(on_leaf[switch.name])}"
-            first = f"{'' if lines else 'hosts':8} "
-            lines += textwrap.wrap(
-                text, width, initial_indent=first, subsequent_indent=" " * 11, break_long_words=False,
-                break_on_hyphens=False,
-            )  # fmt: skip
+    leaves = [switch.name for switch in topology.switches() if switch.name in on_leaf]
+    shown = leaves if len(leaves) <= _MOST_LINES else leaves[: _MOST_LINES - 1]
+    for name in shown:
+        text = f"{name}: {_hca_runs(on_leaf[name])}"
+        first = f"{'' if lines else 'hosts':8} "
+        lines += textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=" " * 11, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    rest = leaves[len(shown) :]
+    if rest:
+        cabled = sum(len(on_leaf[name]) for name in rest)
+        lines.append(f"{'':8} ... {cabled} more HCAs on {len(rest)} more leaves, up to {rest[-1]}")
     return lines
 
 
@@ -105,18 +146,3 @@ def _hca_runs(names: list[str]) -> str:
 
 def _braced(text: str) -> str:
     return f"{{{text}}}" if "," in text else text
-
-
-def runs(names: list[str]) -> str:
-    """Names that count up, told as ranges: `leaf1 leaf2 leaf3 leaf7` becomes `leaf1-leaf3,leaf7`."""
-    out: list[list[str]] = []
-    previous: tuple[str, int] | None = None
-    for name in names:
-        match = re.match(r"^(.*?)(\d+)$", name)
-        current = (match.group(1), int(match.group(2))) if match is not None else None
-        if previous is not None and current == (previous[0], previous[1] + 1):
-            out[-1][1:] = [name]
-        else:
-            out.append([name])
-        previous = current
-    return ",".join("-".join(part) for part in out)
