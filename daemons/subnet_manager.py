@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(argv)
         prepare_process(options, "fauxrdma-subnet-manager")
         hca_rate = parse_profile(options.profile).port_rate
-        topology = load_topology(options.fabric, options.nodes, options.gpus, hca_rate)
+        topology = load_topology(options.fabric, options.nodes, options.gpus, hca_rate).with_routing(options.routing)
         host, port = parse_address(options.listen)
         service = SubnetManagerService(
             topology, clock=options.clock, dilation=_dilation(options.dilation), seed=options.seed
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dilation", default="auto", metavar="auto|K", help="fabric time runs K times slower than wall"
     )
     parser.add_argument("--seed", type=int, default=0, help="for every random choice (default %(default)s)")
+    parser.add_argument("--routing", metavar="ENGINE", help="routing engine (default: the fabric's)")
     parser.add_argument(
         "--profile",
         default=DEFAULT_PROFILE,

@@ -19,6 +19,7 @@ from fauxrdma.cli.options import (
     MasterPortOption,
     NodesOption,
     ProfileOption,
+    RoutingOption,
     SeedOption,
 )
 
@@ -40,6 +41,7 @@ def compare(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    routing: RoutingOption = None,
     profile: ProfileOption = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for comparison.json and report.html.")
@@ -75,7 +77,16 @@ def compare(
     if repeated:
         raise ConfigError(f"{repeated[0]} is given twice: a fabric is compared with others, not with itself")
     spec = JobSpec(
-        context.obj or [], nodes, gpus, clock.value, dilation, seed, profile, log_dir, master_port=master_port
+        context.obj or [],
+        nodes,
+        gpus,
+        clock.value,
+        dilation,
+        seed,
+        profile,
+        log_dir,
+        master_port=master_port,
+        routing=routing,
     )
     topologies = check_job(spec, fabrics)
     check_writable(output)

@@ -35,6 +35,7 @@ class JobSpec:
     log_dir: Path | None = None
     listen: str = "127.0.0.1:0"
     master_port: int = 0
+    routing: str | None = None
 
 
 def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
@@ -46,7 +47,9 @@ def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
         except ValueError:
             raise ConfigError(f"--dilation must be auto or a number, got {spec.dilation!r}") from None
     hca_rate = parse_profile(spec.profile or DEFAULT_PROFILE).port_rate
-    return {fabric: load_topology(fabric, spec.nodes, spec.gpus, hca_rate) for fabric in fabrics}
+    return {
+        fabric: load_topology(fabric, spec.nodes, spec.gpus, hca_rate).with_routing(spec.routing) for fabric in fabrics
+    }
 
 
 def common_dilation(spec: JobSpec, topologies: Sequence[Topology]) -> str:
@@ -72,6 +75,7 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
         log_dir=spec.log_dir / _as_file_name(fabric) if spec.log_dir is not None else None,
         listen=spec.listen,
         master_port=spec.master_port,
+        routing=spec.routing,
     )
     with lab:
         pace = f"{lab.dilation:g} times slower than modelled" if spec.clock == "paced" else "unshaped"

@@ -21,6 +21,7 @@ __all__ = [
     "MasterPortOption",
     "NodesOption",
     "ProfileOption",
+    "RoutingOption",
     "SeedOption",
 ]
 
@@ -62,6 +63,16 @@ DilationOption = Annotated[
         "--dilation",
         metavar="auto|K",
         help="One ns of fabric time lasts K ns of wall time; auto chooses K from the fabric and this host's speed.",
+    ),
+]
+RoutingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--routing",
+        metavar="ENGINE",
+        help="Routing engine: minhop, updn, ftree or dfsssp; on RoCE fabrics ecmp, spray or adaptive.  [default: the "
+        "fabric's]",
+        show_default=False,
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice of the fabric.")]

@@ -19,6 +19,7 @@ from fauxrdma.cli.options import (
     MasterPortOption,
     NodesOption,
     ProfileOption,
+    RoutingOption,
     SeedOption,
 )
 
@@ -44,6 +45,7 @@ def run(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    routing: RoutingOption = None,
     profile: ProfileOption = None,
     output: Annotated[
         Path | None,
@@ -79,7 +81,9 @@ def run(
     from fauxrdma.report.files import check_writable, compare_runs, write_report
     from fauxrdma.report.table import comparison_table
 
-    spec = JobSpec(context.obj or [], nodes, gpus, clock.value, dilation, seed, profile, log_dir, listen, master_port)
+    spec = JobSpec(
+        context.obj or [], nodes, gpus, clock.value, dilation, seed, profile, log_dir, listen, master_port, routing
+    )
     topologies = check_job(spec, [fabric])
     if output is not None:
         check_writable(output)

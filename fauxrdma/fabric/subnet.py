@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
-from fauxrdma.fabric.routing import SwitchGraph, compute_routes
+from fauxrdma.fabric.routing import FlowKey, Load, SwitchGraph, compute_routes
+from fauxrdma.fabric.routing.ethernet import unloaded
+from fauxrdma.fabric.routing.switch_graph import NO_PORT
 from fauxrdma.fabric.transport import transport_of
-from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
+from fauxrdma.topology.graph import INFINIBAND, ROCEV2, Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
 
 __all__ = ["Path", "SubnetManager"]
@@ -22,6 +24,8 @@ _OUI = 0xFA0C << 48
 """Leading bits of every GUID we make; not a registered vendor, so that nobody takes it for hardware."""
 _LINK_LOCAL = "fe80:0000:0000:0000"
 
+
+_USUAL_ENGINE = {INFINIBAND: "minhop", ROCEV2: "ecmp"}
 
 MAX_LID = 0xBFFF
 """The last unicast LID (IBTA vol. 1, 4.1.3); multicast begins above."""
@@ -61,7 +65,7 @@ class SubnetManager:
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
         self._paths: dict[tuple[int, int], Path] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
-        self.engine = engine = engine or topology.routing or "minhop"
+        self.engine = engine = engine or topology.routing or _USUAL_ENGINE[topology.transport]
         self.routes = compute_routes(graph, engine, seed)
         self.tables: Mapping[str, MutableMapping[int, int]] = self.routes.tables
 
@@ -110,6 +114,21 @@ class SubnetManager:
             known = self._paths[slid, dlid] = self._trace(slid, dlid)
         return known
 
+    def flow_path(self, flow: FlowKey, load: Load = unloaded) -> Path:
+        """The path of one flow. On Ethernet the switches choose among all shortest ways; `load` says how loaded a link
+        is, which only adaptive routing asks. Elsewhere it is `path`. Raises FabricUnhealthy as `path` does."""
+        if not self.routes.any_shortest or flow.slid == flow.dlid:
+            return self.path(flow.slid, flow.dlid)
+        source, target, host_in, host_out = self.ends(flow.slid, flow.dlid)
+        cables = [self.topology.fabric_link(source)]
+        while cables[-1].dst != target.name:
+            at = cables[-1].dst
+            port = self.routes.port_for(self.routes.graph.number[at], flow, load)
+            if port == NO_PORT:
+                raise FabricUnhealthy(f"no route from {source.name} to {target.name}: {at} has no port for it")
+            cables.append(self._by_port[at, port])
+        return self._path_over(host_in, cables, host_out)
+
     def adopt(self, tables: Mapping[str, MutableMapping[int, int]]) -> None:
         """Put new tables in force, as a sweep does at its end."""
         self.tables = tables
@@ -129,6 +148,9 @@ class SubnetManager:
     def _trace(self, slid: int, dlid: int) -> Path:
         source, target, host_in, host_out = self.ends(slid, dlid)
         cables = self._cables(source, target, dlid) if slid != dlid else []
+        return self._path_over(host_in, cables, host_out)
+
+    def _path_over(self, host_in: list[int], cables: list[Link], host_out: list[int]) -> Path:
         links = (*host_in, *(link.id for link in cables), *host_out)
         return Path(
             links=links,

@@ -40,7 +40,8 @@ class LocalLab:
     `fabric` is a preset or a YAML file; `gpus` GPUs of each of `nodes` nodes take part. `clock` is ``paced`` (shaped by
     the fabric model) or ``none`` (as fast as the host goes); `dilation` is ``auto`` or a number k: one nanosecond of
     fabric time lasts k of wall time. `profile` says what the HCAs can do, and how fast their ports are
-    (ib/profiles.py; default: as the specification has it, at the rate of the cables).
+    (ib/profiles.py; default: as the specification has it, at the rate of the cables). `routing` is an engine of
+    fabric/routing, the fabric's unless given.
 
     Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
@@ -60,6 +61,7 @@ class LocalLab:
         listen: str = "127.0.0.1:0",
         master_port: int = 0,
         profile: str | None = None,
+        routing: str | None = None,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
@@ -74,7 +76,8 @@ class LocalLab:
         self.clock = clock
         self.seed = seed
         self.master_port = master_port
-        self.topology: Topology = load_topology(fabric, nodes, gpus, chosen.port_rate)
+        self.topology: Topology = load_topology(fabric, nodes, gpus, chosen.port_rate).with_routing(routing)
+        self.routing = routing
         self.dilation = 1.0
         self.subnet_manager: tuple[str, int] = parse_endpoint(listen, "--listen")
         self.supervisor = Supervisor()
@@ -226,10 +229,11 @@ class LocalLab:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         size = ["--nodes", str(self.nodes), "--gpus", str(self.gpus)]
         time_options = ["--clock", self.clock, "--dilation", self._dilation_option, "--seed", str(self.seed)]
+        routing = ["--routing", self.routing] if self.routing else []
         self._manager = self._start_daemon(
             "subnet manager",
             "daemons.subnet_manager",
-            [self.fabric, *size, "--profile", self.profile, "--listen", f"{host}:{port}", *time_options],
+            [self.fabric, *size, "--profile", self.profile, "--listen", f"{host}:{port}", *time_options, *routing],
             logs / "subnet-manager.log",
         )
         ready = self._await_ready(self._manager, deadline)

@@ -60,6 +60,8 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
         clock=report.clock,
         dilation=report.dilation,
         seed=inputs.seed,
+        routing=report.routing,
+        routing_messages=list(report.routing_messages),
         values=dict(inputs.values),
         timing=timing(calls, _steps(inputs.values), main),
         collectives=collectives,

@@ -100,6 +100,10 @@ class RunResult(_Model):
     clock: str = Field(description="paced or none")
     dilation: float = Field(description="one ns of fabric time took this many ns of wall time")
     seed: int
+    routing: str = Field("", description="the routing engine really used")
+    routing_messages: list[str] = Field(
+        default_factory=list, description="why another engine than the wanted one was used, and credit loops"
+    )
     values: dict[str, str] = Field(description="the name=value pairs rank 0 printed last")
     timing: Timing
     collectives: list[Collective] = Field(description="by total bytes, largest first")

@@ -171,7 +171,7 @@ class DataPath:
                     data = hca.engine.express_send(qpn, self.clock.now_ns())
                     if data is not None:
                         link.send_parts((data,))
-                        self.meter.sent(hca.info.lid, flow.dlid, len(data) - WRITE_ONLY_BYTES)
+                        self.meter.sent(hca.info.lid, flow.dlid, len(data) - WRITE_ONLY_BYTES, label=flow.label)
                         self._arm(hca)
                         return
         self._feed_engine(hca, Doorbell(qpn))
@@ -331,7 +331,7 @@ class DataPath:
         self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
         if frame.nbytes and not flow.active:
             flow.active = True
-            self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight))
+            self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight, flow.label))
 
     def _send_unshaped(self, flow: Flow, frame: Frame) -> None:
         if frame.opcode == _ACK:
@@ -344,7 +344,7 @@ class DataPath:
                 return
             flow.patient_ack = None
         else:
-            self.meter.sent(frame.slid, frame.dlid, frame.nbytes)
+            self.meter.sent(frame.slid, frame.dlid, frame.nbytes, label=flow.label)
         if flow.link is not None:
             flow.link.send(frame)
 
@@ -471,7 +471,10 @@ class DataPath:
             if not self.hcas[frame.slid].port.up:
                 continue
             if frame.opcode != _ACK:
-                self.meter.sent(frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns)
+                label = flow.label if flow is not None else 0
+                self.meter.sent(
+                    frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, label
+                )
             if flow is not None and flow.link is not None:
                 flow.link.send(frame)
         limit = _QUANTA_AHEAD * self._quantum

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fauxrdma.ib.enums import QpType
+from fauxrdma.ib.enums import LinkLayer, QpType
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.peer_links import PeerLink
 from fauxrdma.wire.headers import Frame
@@ -20,12 +20,13 @@ __all__ = ["Flow", "FlowTable"]
 class Flow:
     """One queue pair's outgoing traffic to `dlid`."""
 
-    __slots__ = ("active", "dlid", "fid", "hca", "link", "patient_ack", "qpn", "ready", "weight")
+    __slots__ = ("active", "dlid", "fid", "hca", "label", "link", "patient_ack", "qpn", "ready", "weight")
 
     def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, link: PeerLink | None) -> None:
         self.fid = fid
         self.hca = hca
         self.qpn = qpn
+        self.label = qpn if hca.info.link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET else 0
         self.dlid = dlid
         self.link = link
         self.ready = False  # the engine said WantsLink and was not yet found empty

@@ -103,6 +103,8 @@ class SubnetManagerService:
         self.seed = seed
         self.epoch_ns = time.monotonic_ns()
         self.state = SubnetState(SubnetManager(topology, seed), clock, dilation)
+        for message in (*self.state.manager.routes.messages, *self.state.manager.routes.warnings):
+            _log.warning("%s", message)
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._nodes: dict[int, _Connection] = {}

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from fauxrdma.errors import FabricUnhealthy, LocalProtocolError, RemoteProtocolError
 from fauxrdma.fabric.model import FabricModel
+from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.enums import LinkLayer
@@ -26,6 +27,7 @@ from fauxrdma.wire.fabric_messages import (
     FlowStart,
     HcaInfo,
     NodeHello,
+    PairCounter,
 )
 
 __all__ = ["SubnetState"]
@@ -49,6 +51,8 @@ class SubnetState:
         self._model: FabricModel[tuple[int, int]] = FabricModel.of(manager)
         self._flows: dict[tuple[int, int], FlowStart] = {}  # active
         self._routed: dict[tuple[int, int], Path] = {}  # those of them that have a path
+        self._bursts: dict[tuple[int, int], int] = {}  # on Ethernet, by flow
+        self._chosen: dict[tuple[int, int, int], tuple[int, ...]] = {}  # links, by LIDs and label
         self._activity = LinkActivity(len(self.topology.links))
         self._traffic = TrafficAccount(manager)
         self._debt: Counter[int] = Counter()
@@ -155,7 +159,7 @@ class SubnetState:
 
     def _route(self, key: tuple[int, int], start: FlowStart, now: int) -> None:
         try:
-            path = self.manager.path(start.slid, start.dlid)
+            path = self._path_of(key, start)
         except FabricUnhealthy:
             self._unroute(key, now)
             return
@@ -165,6 +169,24 @@ class SubnetState:
         if before is not None:
             self._activity.stop(before, now)
         self._routed[key] = path
+
+    def _path_of(self, key: tuple[int, int], start: FlowStart) -> Path:
+        if not self.manager.routes.any_shortest:
+            return self.manager.path(start.slid, start.dlid)
+        burst = self._bursts[key] = self._bursts.get(key, -1) + 1
+        flow = FlowKey(start.slid, start.dlid, start.label, burst)
+        path = self.manager.flow_path(flow, self._activity.flows_on)
+        self._chosen[start.slid, start.dlid, start.label] = path.links
+        return path
+
+    def _links_of(self, pair: PairCounter) -> tuple[int, ...]:
+        """The links that what is counted went over."""
+        if not self.manager.routes.any_shortest:
+            return self.paths.in_force(pair.slid, pair.dlid)
+        chosen = self._chosen.get((pair.slid, pair.dlid, pair.label))
+        if chosen is None:  # nothing is shaped, so that no flow was announced
+            chosen = self.manager.flow_path(FlowKey(pair.slid, pair.dlid, pair.label)).links
+        return chosen
 
     def _unroute(self, key: tuple[int, int], now: int) -> None:
         path = self._routed.pop(key, None)
@@ -199,7 +221,7 @@ class SubnetState:
             if min(pair.nbytes, pair.frames, pair.busy_ns) < 0:
                 raise RemoteProtocolError(f"node {node} counted less than nothing from LID {pair.slid} to {pair.dlid}")
         for pair in counters.pairs:
-            self._traffic.book(pair, self.paths.in_force(pair.slid, pair.dlid))
+            self._traffic.book(pair, self._links_of(pair))
         low, high = _DEBT_RANGE
         self._debt.update(min(max(sample, low), high) for sample in counters.debt_permille)
         self._retransmits += counters.retransmits
@@ -226,6 +248,8 @@ class SubnetState:
             debt_samples=self._debt.total(),
             retransmits=self._retransmits,
             lost_nodes=sorted(self.lost),
+            routing=self.manager.routes.engine,
+            routing_messages=[*self.manager.routes.messages, *self.manager.routes.warnings],
         )
 
 

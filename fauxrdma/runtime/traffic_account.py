@@ -47,6 +47,10 @@ class LinkActivity:
             if self._flows[link] == 0:
                 self._total[link] += now - self._since[link]
 
+    def flows_on(self, link: int) -> int:
+        """Active flows over a link."""
+        return self._flows[link]
+
     def total_ns(self, link: int, now: int) -> int:
         """How long a link was in use since the last reset."""
         running = now - self._since[link] if self._flows[link] else 0

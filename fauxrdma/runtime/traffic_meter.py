@@ -12,21 +12,24 @@ _SAMPLES = 4096
 
 
 class TrafficMeter:
-    """Bytes, frames and time under way by (source LID, destination LID); a bounded, fair sample of fidelity debts."""
+    """Bytes, frames and time under way by (source LID, destination LID, label of the flow); a bounded, fair sample of
+    fidelity debts."""
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[int, int], list[int]] = {}
+        self._pairs: dict[tuple[int, int, int], list[int]] = {}
         self._debts: list[int] = []
         self._debts_seen = 0
         # Which samples to keep is no part of the emulation, so a fixed private generator serves.
         self._rng = random.Random(0)
         self._retransmits_reported = 0
 
-    def sent(self, slid: int, dlid: int, nbytes: int, started_ns: int = 0, departed_ns: int = 0) -> None:
+    def sent(
+        self, slid: int, dlid: int, nbytes: int, started_ns: int = 0, departed_ns: int = 0, label: int = 0
+    ) -> None:
         """A frame left. When shaped: it was submitted at `started_ns` and its last bit left at `departed_ns`."""
-        pair = self._pairs.get((slid, dlid))
+        pair = self._pairs.get((slid, dlid, label))
         if pair is None:
-            pair = self._pairs[(slid, dlid)] = [0, 0, 0, 0]
+            pair = self._pairs[slid, dlid, label] = [0, 0, 0, 0]
         pair[0] += nbytes
         pair[1] += 1
         # Frames depart in order, so time up to the last departure is counted already.
@@ -45,7 +48,10 @@ class TrafficMeter:
     def report(self, retransmits: int) -> Counters:
         """Everything since the last report. `retransmits` is the engines' total so far."""
         counters = Counters(
-            [PairCounter(slid, dlid, *counts[:3]) for (slid, dlid), counts in self._pairs.items()],
+            [
+                PairCounter(slid, dlid, nbytes, frames, busy_ns, label)
+                for (slid, dlid, label), (nbytes, frames, busy_ns, _) in self._pairs.items()
+            ],
             self._debts,
             retransmits - self._retransmits_reported,
         )

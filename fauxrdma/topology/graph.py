@@ -11,6 +11,7 @@ which all hosts share. Switches are called ``leaf1``, ``spine1`` ... in the pres
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -219,6 +220,16 @@ class Topology:
                 return link
         raise ConfigError(f"{self.name}: {hca.name} has no cable to a switch")
 
+    def with_routing(self, engine: str | None) -> Topology:
+        """The same fabric routed by `engine`, None for what it has. Raises ConfigError if that is not for its
+        transport."""
+        if engine is None:
+            return self
+        routed = copy.copy(self)
+        routed.routing = engine
+        routed._check_routing()
+        return routed
+
     # -- plain data
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,13 +311,7 @@ class Topology:
 
         Raises ConfigError naming the first thing wrong.
         """
-        engines = ROUTING_ENGINES.get(self.transport)
-        if engines is None:
-            raise ConfigError(f"{self.name}: transport must be {' or '.join(ROUTING_ENGINES)}, not {self.transport!r}")
-        if self.routing is not None and self.routing not in engines:
-            raise ConfigError(
-                f"{self.name}: routing {self.routing!r} is not for {self.transport}: it is one of {', '.join(engines)}"
-            )
+        self._check_routing()
         names: set[str] = set()
         ports: set[tuple[str, int]] = set()
         for position, link in enumerate(self.links):
@@ -325,6 +330,15 @@ class Topology:
             if radix is not None and not 1 <= link.src_port <= radix:
                 raise ConfigError(f"{self.name}: {link.src} has {radix} ports, link {link.name} uses {link.src_port}")
         self._check_hcas()
+
+    def _check_routing(self) -> None:
+        engines = ROUTING_ENGINES.get(self.transport)
+        if engines is None:
+            raise ConfigError(f"{self.name}: transport must be {' or '.join(ROUTING_ENGINES)}, not {self.transport!r}")
+        if self.routing is not None and self.routing not in engines:
+            raise ConfigError(
+                f"{self.name}: routing {self.routing!r} is not for {self.transport}: it is one of {', '.join(engines)}"
+            )
 
     def _check_direction(self, link: Link) -> None:
         other = self.links[link.reverse] if 0 <= link.reverse < len(self.links) else None

@@ -39,6 +39,8 @@ Conversation of the lab (or the CLI) with the subnet manager::
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from fauxrdma.wire.control import Message, message
 
 __all__ = [
@@ -208,12 +210,14 @@ class PathsApplied(Message):
 
 @message
 class FlowStart(Message):
-    """A flow (one queue pair's traffic in one direction) has bytes to send. `flow` is unique within the daemon."""
+    """A flow (one queue pair's traffic in one direction) has bytes to send. `flow` is unique within the daemon.
+    `label` is what Ethernet switches tell flows apart by: the queue pair, on Ethernet."""
 
     flow: int
     slid: int
     dlid: int
     weight: float
+    label: int = 0
 
 
 @message
@@ -278,6 +282,7 @@ class PairCounter(Message):
     nbytes: int
     frames: int
     busy_ns: int
+    label: int = 0
 
 
 @message
@@ -396,7 +401,8 @@ class PairReport(Message):
 
 @message
 class FabricReport(Message):
-    """What the fabric carried. `elapsed_ns` is fabric time since start or the last reset. Debt figures in percent."""
+    """What the fabric carried. `elapsed_ns` is fabric time since start or the last reset. Debt figures in percent.
+    `routing` is the engine really used, `routing_messages` why it is another than the wanted one, and warnings."""
 
     fabric: str
     clock: str
@@ -409,3 +415,5 @@ class FabricReport(Message):
     debt_samples: int
     retransmits: int
     lost_nodes: list[int]
+    routing: str = ""
+    routing_messages: list[str] = field(default_factory=list)

@@ -5,7 +5,8 @@ the same tables.
 """
 
 from fauxrdma.fabric.routing.engines import ENGINES, compute_routes
+from fauxrdma.fabric.routing.ethernet import FlowKey, Load
 from fauxrdma.fabric.routing.routes import Routes, Table
 from fauxrdma.fabric.routing.switch_graph import Endpoint, SwitchGraph, Trunk
 
-__all__ = ["ENGINES", "Endpoint", "Routes", "SwitchGraph", "Table", "Trunk", "compute_routes"]
+__all__ = ["ENGINES", "Endpoint", "FlowKey", "Load", "Routes", "SwitchGraph", "Table", "Trunk", "compute_routes"]

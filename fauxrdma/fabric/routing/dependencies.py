@@ -7,14 +7,14 @@ Seitz 1987); that there is none is a proof of freedom from deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from fauxrdma.fabric.routing.switch_graph import PortArray, SwitchGraph
 
-__all__ = ["Dependencies", "Walks", "find_circle", "links_of", "used_by_tables"]
+__all__ = ["IntArray", "Walks", "find_circle", "links_of", "used_by_any_shortest", "used_by_tables"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -100,32 +100,24 @@ def used_by_tables(graph: SwitchGraph, ports: PortArray) -> IntArray:
     return np.asarray(codes[peers[last] >= 0])
 
 
-class Dependencies:
-    """Dependencies when a packet may take any of several ports: `usable_ports(target)[switch, port]`."""
-
-    def __init__(self, graph: SwitchGraph, usable_ports: Callable[[int], npt.NDArray[np.bool_]]) -> None:
-        self._graph = graph
-        self._usable_ports = usable_ports
-
-    def used(self) -> IntArray:
-        """The distinct dependencies, numbered as in `Walks`."""
-        graph = self._graph
-        there = np.zeros((len(graph.switches), graph.width, graph.width), dtype=np.bool_)
-        sources = np.zeros(len(graph.switches), dtype=np.bool_)
-        sources[[end.switch for end in graph.endpoints]] = True
-        for target in {end.switch for end in graph.endpoints}:
-            usable = self._usable_ports(target)
-            on = sources & (np.arange(len(sources)) != target)
-            visited = on.copy()
-            while on.any():  # only what traffic from an HCA can reach counts
-                at, port = np.nonzero(usable & on[:, None])
-                following = graph.peers[at, port]
-                there[at, port] |= usable[following]
-                on = np.zeros_like(on)
-                on[following] = True
-                on &= ~visited
-                visited |= on
-        return np.flatnonzero(there)
+def used_by_any_shortest(graph: SwitchGraph) -> IntArray:
+    """The distinct dependencies when packets between HCAs may take any shortest path, numbered as in `Walks`."""
+    there = np.zeros((len(graph.switches), graph.width, graph.width), dtype=np.bool_)
+    sources = np.zeros(len(graph.switches), dtype=np.bool_)
+    sources[[end.switch for end in graph.endpoints]] = True
+    for target in {end.switch for end in graph.endpoints}:
+        usable = graph.shortest_ports(target)
+        front = sources.copy()
+        visited = front.copy()
+        while front.any():  # only what traffic from an HCA can reach counts
+            at, port = np.nonzero(usable & front[:, None])
+            following = graph.peers[at, port]
+            there[at, port] |= usable[following]
+            front = np.zeros_like(front)
+            front[following] = True
+            front &= ~visited
+            visited |= front
+    return np.flatnonzero(there)
 
 
 def find_circle(graph: SwitchGraph, used: IntArray) -> list[int]:

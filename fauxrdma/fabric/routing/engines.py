@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes, sssp
+from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES
 from fauxrdma.fabric.routing.fat_tree import NotAFatTree
 from fauxrdma.fabric.routing.ftree import ftree
 from fauxrdma.fabric.routing.lanes import DATA_LANES
@@ -14,8 +15,8 @@ from fauxrdma.fabric.routing.updn import NO_ROOTS, updn
 
 __all__ = ["ENGINES", "compute_routes"]
 
-ENGINES = ("minhop", "updn", "ftree", "dfsssp")
-"""The engines by name."""
+ENGINES = ("minhop", "updn", "ftree", "dfsssp", *ETHERNET_ENGINES)
+"""The engines by name: OpenSM's, then those of Ethernet switches."""
 
 
 def compute_routes(
@@ -32,6 +33,8 @@ def compute_routes(
     """
     if engine not in ENGINES:
         raise ConfigError(f"unknown routing engine {engine!r}: it is one of {', '.join(ENGINES)}")
+    if engine in ETHERNET_ENGINES:
+        return Routes(graph, engine, minhop(graph, previous), seed=seed)
     failed: tuple[str, ...] = ()
     if engine == "updn":
         ports = updn(graph, previous)

@@ -6,10 +6,18 @@ Tables live in one array, since a large fabric has tens of millions of entries; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import cached_property
 
 import numpy as np
 
-from fauxrdma.fabric.routing.dependencies import find_circle, links_of, used_by_tables
+from fauxrdma.fabric.routing.dependencies import (
+    IntArray,
+    find_circle,
+    links_of,
+    used_by_any_shortest,
+    used_by_tables,
+)
+from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES, FlowKey, Load, pick_port, unloaded
 from fauxrdma.fabric.routing.lanes import Lanes
 from fauxrdma.fabric.routing.switch_graph import NO_PORT, PortArray, SwitchGraph
 
@@ -78,6 +86,7 @@ class Routes:
         asked: str | None = None,
         messages: tuple[str, ...] = (),
         lanes: Lanes | None = None,
+        seed: int = 0,
     ) -> None:
         self.graph = graph
         self.engine = engine
@@ -86,9 +95,37 @@ class Routes:
         self.ports = ports
         self.tables = Tables(graph, ports)
         self.lanes = lanes
-        self.credit_loop = (
-            [] if lanes is not None else links_of(graph, find_circle(graph, used_by_tables(graph, ports)))
-        )
+        self.seed = seed
+        self.any_shortest = engine in ETHERNET_ENGINES
+        self.credit_loop = [] if lanes is not None else links_of(graph, find_circle(graph, self._dependencies()))
+
+    def _dependencies(self) -> IntArray:
+        if self.any_shortest:
+            return used_by_any_shortest(self.graph)
+        return used_by_tables(self.graph, self.ports)
+
+    def choices(self, switch: int, lid: int) -> tuple[int, ...]:
+        """The ports by which switch number `switch` may send to an HCA: the one of its table, or, on Ethernet, all that
+        start a shortest path. Empty if it cannot be reached."""
+        port = int(self.ports[switch, lid])
+        if port == NO_PORT:
+            return ()
+        if not self.any_shortest or int(self.graph.peers[switch, port]) < 0:
+            return (port,)
+        hops = self.graph.hops[:, self._switch_of[lid]]
+        return tuple(trunk.port for trunk in self.graph.trunks[switch] if hops[trunk.peer] == hops[switch] - 1)
+
+    def port_for(self, switch: int, flow: FlowKey, load: Load = unloaded) -> int:
+        """The port by which switch number `switch` sends a packet of `flow`; NO_PORT if it cannot."""
+        ports = self.choices(switch, flow.dlid)
+        if len(ports) < 2:
+            return ports[0] if ports else NO_PORT
+        links = {trunk.port: trunk.link for trunk in self.graph.trunks[switch]}
+        return pick_port(self.engine, [(port, links[port]) for port in ports], flow, self.seed, switch, load)
+
+    @cached_property
+    def _switch_of(self) -> dict[int, int]:
+        return {end.lid: end.switch for end in self.graph.endpoints}
 
     @property
     def warnings(self) -> tuple[str, ...]:
