@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma import __version__
-from fauxrdma.cli import compare, devinfo, doctor, run, topo
+from fauxrdma.cli import compare, devinfo, doctor, routes, run, topo
 from fauxrdma.cli.options import JobCommand
 from fauxrdma.cli.output import print_error
 from fauxrdma.errors import FauxrdmaError
@@ -38,6 +38,7 @@ app.command("compare", cls=JobCommand)(compare.compare)
 app.command("run", cls=JobCommand)(run.run)
 app.command("devinfo")(devinfo.devinfo)
 app.add_typer(topo.app, name="topo")
+app.command("routes")(routes.routes)
 app.command("doctor")(doctor.doctor)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
-from fauxrdma.fabric.routing import FlowKey, Load, SwitchGraph, compute_routes
+from fauxrdma.fabric.routing import FlowKey, Load, Routes, SwitchGraph, compute_routes
 from fauxrdma.fabric.routing.ethernet import unloaded
 from fauxrdma.fabric.routing.switch_graph import NO_PORT
 from fauxrdma.fabric.transport import transport_of
@@ -129,9 +129,16 @@ class SubnetManager:
             cables.append(self._by_port[at, port])
         return self._path_over(host_in, cables, host_out)
 
-    def adopt(self, tables: Mapping[str, MutableMapping[int, int]]) -> None:
-        """Put new tables in force, as a sweep does at its end."""
-        self.tables = tables
+    def compute_routes(self, down: Set[int], *, keep: bool) -> Routes:
+        """Routes that do without the links `down` (ids, both directions). With `keep`, entries of the tables in force
+        stay where they are still as good, so that only routes over those links change."""
+        graph = SwitchGraph.of(self.topology, down)
+        return compute_routes(graph, self.engine, self._seed, previous=self.routes if keep else None)
+
+    def adopt(self, routes: Routes) -> None:
+        """Put new routes in force, as a sweep does at its end."""
+        self.routes = routes
+        self.tables = routes.tables
         self._paths.clear()
 
     def ends(self, slid: int, dlid: int) -> tuple[Node, Node, list[int], list[int]]:
@@ -180,8 +187,3 @@ class SubnetManager:
                 "a host the data can go over NVLink to a GPU whose HCA is on the other (PXN)"
             )
         return f"{at} has no port for LID {dlid}"
-
-    def compute_tables(self, dead: Set[int] = frozenset()) -> Mapping[str, MutableMapping[int, int]]:
-        """Forwarding tables: switch name -> destination LID -> output port (0 for itself). `dead`: ids of links to do
-        without, both directions of each cable."""
-        return compute_routes(SwitchGraph.of(self.topology, dead), self.engine, self._seed).tables

@@ -12,7 +12,8 @@ a sweep asks every live node and port again, with `smps_on_wire` management pack
 trap that comes during a sweep causes another one after it. How long one packet and one table entry take depends on the
 machine and the firmware: those figures are `SweepTiming`'s, and are assumptions, not measurements.
 
-- **Link down**: the sweep leads around it only what went over it (`fauxrdma.fabric.reroute`).
+- **Link down**: the sweep leads around it only what went over it; all other entries stay as they are. (OpenSM computes
+  all tables anew unless its unicast cache, option -A, can avoid it.)
 - **Link up**: the link carries nothing before the sweep that finds it has made its ports active. That sweep computes
   all tables anew, as every heavy sweep of OpenSM does; when no link is down any more they are those of the start.
 - **An HCA's own cable**: its port is DOWN at once, INIT when the cable is back, ACTIVE after the sweep. Its LID stays.
@@ -26,13 +27,16 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from fauxrdma.errors import ConfigError
-from fauxrdma.fabric.reroute import Tables, changed_entries, lead_around
+from fauxrdma.fabric.multicast_tree import Delivery, MulticastTree
+from fauxrdma.fabric.routing import Routes
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.ib.enums import PortState
 from fauxrdma.topology.graph import Link, NodeKind, Topology
 
-__all__ = ["LivingSubnet", "Sweep", "SweepTiming", "Way"]
+__all__ = ["LivingSubnet", "Sweep", "SweepTiming", "Way", "changed_entries"]
 
 LFT_BLOCK = 64
 """Forwarding entries in one management packet (IBTA vol. 1, 14.2.5.11)."""
@@ -58,12 +62,17 @@ class SweepTiming:
         ports = sum((switch.radix or 0) + 1 for switch in switches) + len(topology.hcas())
         return cables + len(switches) + len(topology.hcas()) + len(switches) + ports
 
-    def sweep_ns(self, topology: Topology, dead: Iterable[int], old: Tables, new: Tables) -> int:
-        """From the trap to the last table set."""
+    def sweep_ns(self, old: Routes, new: Routes) -> int:
+        """From the trap to the last table set, with `new` computed and what differs from `old` sent."""
         blocks = {(name, lid // LFT_BLOCK) for name, lid in changed_entries(old, new)}
-        smps = self.discovery_smps(topology, dead) + len(blocks)
-        entries = sum(len(table) for table in new.values())
-        return -(-smps // self.smps_on_wire) * self.smp_ns + entries * self.entry_ns
+        smps = self.discovery_smps(new.graph.topology, new.graph.down) + len(blocks)
+        return -(-smps // self.smps_on_wire) * self.smp_ns + new.ports.size * self.entry_ns
+
+
+def changed_entries(old: Routes, new: Routes) -> frozenset[tuple[str, int]]:
+    """(switch, LID) of every entry that is not the same in both, those that came or went included."""
+    places = np.argwhere(old.ports != new.ports).tolist()
+    return frozenset((new.graph.switches[at], lid) for at, lid in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +99,7 @@ class Way:
 class _Running:
     started_ns: int
     ends_ns: int
-    down: frozenset[int]
-    tables: Tables
+    routes: Routes
 
 
 class LivingSubnet:
@@ -108,6 +116,8 @@ class LivingSubnet:
         self._swept: frozenset[int] = frozenset()  # what the tables in force leave out
         self._traps: list[int] = []
         self._running: _Running | None = None
+        self._members: dict[int, frozenset[int]] = {}  # multicast LID to the LIDs of HCAs
+        self._trees: dict[int, MulticastTree] = {}
 
     # -- links
 
@@ -183,29 +193,44 @@ class LivingSubnet:
 
     def _start(self, now_ns: int) -> None:
         self._traps = [trap for trap in self._traps if trap > now_ns]
-        down = frozenset(self._down)
-        old = self.manager.tables
-        only_lost = down >= self._swept
-        tables = lead_around(old, self._topology, down) if only_lost else self.manager.compute_tables(down)
-        ends_ns = now_ns + self.timing.sweep_ns(self._topology, down, old, tables)
-        self._running = _Running(now_ns, ends_ns, down, tables)
+        routes = self.manager.compute_routes(self._down, keep=self._down >= self._swept)
+        ends_ns = now_ns + self.timing.sweep_ns(self.manager.routes, routes)
+        self._running = _Running(now_ns, ends_ns, routes)
 
     def _finish(self, run: _Running) -> Sweep:
         self._running = None
         self._traps = [max(trap, run.ends_ns) for trap in self._traps]
-        changed = changed_entries(self.manager.tables, run.tables)
-        self.manager.adopt(run.tables)
-        self._swept = run.down
+        changed = changed_entries(self.manager.routes, run.routes)
+        self.manager.adopt(run.routes)
+        self._trees.clear()
+        self._swept = down = run.routes.graph.down
         # What changed after the discovery is left to the next sweep.
         self._changed_ns = {
-            link: since for link, since in self._changed_ns.items() if link in run.down or since > run.started_ns
+            link: since for link, since in self._changed_ns.items() if link in down or since > run.started_ns
         }
-        names = sorted(
-            self._topology.links[link].name for link in run.down if link < self._topology.links[link].reverse
-        )
-        sweep = Sweep(run.started_ns, run.ends_ns, frozenset(changed), tuple(names))
+        cables = [self._topology.links[link] for link in down]
+        names = sorted(cable.name for cable in cables if cable.id < cable.reverse)
+        sweep = Sweep(run.started_ns, run.ends_ns, changed, tuple(names))
         self.sweeps.append(sweep)
         return sweep
+
+    # -- multicast groups
+
+    def set_members(self, group: int, lids: Iterable[int]) -> None:
+        """The HCAs that hear multicast LID `group` now: its tree is computed anew, as it is in every sweep."""
+        self._members[group] = frozenset(lids)
+        self._trees.pop(group, None)
+
+    def tree(self, group: int) -> MulticastTree:
+        """The tree of a multicast LID, with the forwarding masks of its switches."""
+        tree = self._trees.get(group)
+        if tree is None:
+            tree = self._trees[group] = MulticastTree(self.manager, self._members.get(group, frozenset()))
+        return tree
+
+    def deliver(self, slid: int, group: int) -> Delivery:
+        """Where a datagram from an HCA to a group goes now. Raises FabricUnhealthy for a LID that is not an HCA's."""
+        return self.tree(group).deliver(slid, self._changed_ns.keys())
 
     # -- ways
 

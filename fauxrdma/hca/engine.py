@@ -77,6 +77,7 @@ class HcaEngine:
         self._rng = rng
         self._qps: dict[int, QueuePair] = {}
         self._requesters: dict[int, SendHalf] = {}
+        self._retransmits_of_gone = 0  # by queue pairs that have been destroyed
         self._responders: dict[int, ReceiveHalf] = {}
         self.srqs = SharedReceiveQueues(self.attributes, self._qps)
         self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
@@ -132,7 +133,8 @@ class HcaEngine:
                 qp.rq.srq.users -= 1
             self.keys.windows.queue_pair_gone(qpn)
             self._resources.release(qpn)
-            del self._requesters[qpn], self._responders[qpn]
+            self._retransmits_of_gone += self._requesters.pop(qpn).retransmits
+            del self._responders[qpn]
             self.datagrams.forget_qp(qpn)
 
     def qp(self, qpn: int) -> QueuePair | None:
@@ -147,7 +149,7 @@ class HcaEngine:
     @property
     def retransmits(self) -> int:
         """Work requests (or their remainders) sent again since the start."""
-        return sum(requester.retransmits for requester in self._requesters.values())
+        return self._retransmits_of_gone + sum(requester.retransmits for requester in self._requesters.values())
 
     def modify_qp(self, qpn: int, attr: QPAttr, mask: QpAttrMask, now: int) -> list[Action]:
         """Change attributes or state. Raises VerbsError(EINVAL) and changes nothing when any part is not allowed."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from fauxrdma.fabric.link_scheduler import LinkScheduler
 from fauxrdma.hca.engine import HcaEngine
@@ -85,7 +86,7 @@ class DataPath:
         self.receivers: set[Holder] = set()
         self._ready: dict[PeerLink | None, deque[Flow]] = {}
         self._scheduler = LinkScheduler()
-        self.flows = FlowTable(self._link_of, self._opened, lambda flow: self._scheduler.backlog(flow.fid))
+        self.flows = FlowTable(self._link_of, self._opened, shaped=shaped)
         self._timer = PreciseTimer(loop, self._tick)
         self._armed_ns: int | None = None  # fabric time the timer is set to
         self._collecting = False
@@ -116,27 +117,29 @@ class DataPath:
         now = self.clock.now_ns()
         changed = {(path.slid, path.dlid): path for path in paths}
         for flow in self.flows:
-            path = changed.get((flow.hca.info.lid, flow.dlid))
+            path = changed.get((flow.hca.info.lid, flow.group or flow.dlid))
             if path is None:
                 continue
             if path.reachable:
-                self._scheduler.set_latency(flow.fid, path.latency_ns)
+                self._scheduler.set_latency(flow.fid, path.members.get(flow.dlid, path.latency_ns))
                 if not flow.active:
                     self._scheduler.set_rate(flow.fid, path.rate_bps, now)
             self._resolve(flow)
         self._arm()
 
     def _resolve(self, flow: Flow) -> None:
-        flow.link = self._link_of(flow.hca.info.lid, flow.dlid)
+        flow.link = self._link_of(flow)
         if flow.ready:
             self._queue(flow)
 
-    def _link_of(self, slid: int, dlid: int) -> PeerLink | None:
-        """Where frames of this pair go; None where the fabric loses them."""
-        path = self._path(slid, dlid)
+    def _link_of(self, flow: Flow) -> PeerLink | None:
+        """Where a flow's frames go; None where the fabric loses them."""
+        path = self._path(flow.hca.info.lid, flow.group or flow.dlid)
         if path is not None and (path.lost_at or not path.reachable):
             return None
-        return self._link_to(dlid)
+        if flow.group and (path is None or flow.dlid not in path.members):
+            return None
+        return self._link_to(flow.dlid)
 
     def _link_to(self, dlid: int) -> PeerLink | None:
         if dlid in self.hcas:
@@ -304,19 +307,15 @@ class DataPath:
 
     def _opened(self, flow: Flow) -> None:
         if self._shaped:
-            path = self._path(flow.hca.info.lid, flow.dlid)
+            path = self._path(flow.hca.info.lid, flow.group or flow.dlid)
             if path is None or not path.reachable:  # nothing will arrive, so any pace does
                 self._scheduler.open(flow.fid, flow.hca.info.rate_bps, 1000)
             else:
-                self._scheduler.open(flow.fid, path.rate_bps, path.latency_ns)
+                self._scheduler.open(flow.fid, path.rate_bps, path.members.get(flow.dlid, path.latency_ns))
 
     # ---- frames out ----------------------------------------------------------------------------------------------
 
     def _send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
-        if frame.dlid >= FIRST_MULTICAST_LID:
-            for copy in self.flows.copies(frame):
-                self._send(hca, qpn, copy)
-            return
         flow = self.flows.flow(hca, qpn, frame.dlid)
         if flow is None or not hca.port.up:
             return
@@ -345,7 +344,11 @@ class DataPath:
             flow.patient_ack = None
         else:
             self.meter.sent(frame.slid, frame.dlid, frame.nbytes, label=flow.label)
-        if flow.link is not None:
+        if frame.dlid >= FIRST_MULTICAST_LID:
+            for branch in self.flows.branches(flow.hca, flow.qpn, frame.dlid):
+                if branch.link is not None:
+                    branch.link.send(replace(frame, dlid=branch.dlid))
+        elif flow.link is not None:
             flow.link.send(frame)
 
     def _send_collected(self) -> None:
@@ -470,12 +473,18 @@ class DataPath:
             flow = flows.get(departure.flow)
             if not self.hcas[frame.slid].port.up:
                 continue
-            if frame.opcode != _ACK:
+            if frame.opcode != _ACK and not (flow is not None and flow.group):
                 label = flow.label if flow is not None else 0
                 self.meter.sent(
                     frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, label
                 )
-            if flow is not None and flow.link is not None:
+            if flow is None:
+                continue
+            if frame.dlid >= FIRST_MULTICAST_LID:
+                # It has left the HCA; now each member's copy takes its way through the tree.
+                for branch in self.flows.branches(flow.hca, flow.qpn, frame.dlid):
+                    self._scheduler.submit(branch.fid, replace(frame, dlid=branch.dlid), 0, now)
+            elif flow.link is not None:
                 flow.link.send(frame)
         limit = _QUANTA_AHEAD * self._quantum
         for flow in list(flows.values()):

@@ -1,13 +1,13 @@
 """The flows of one daemon: one queue pair's traffic to one destination.
 
-A connected queue pair has one flow. A UD queue pair has one for every LID it has sent to; a multicast group counts as
-the LIDs of its members, and each of them gets its copy.
+A connected queue pair has one flow. A UD queue pair has one for every LID it has sent to, multicast LIDs included. What
+goes to a multicast LID leaves once, as it would on hardware; at the end of the tree every member gets its copy, by a
+*branch*: a flow of its own that takes no bandwidth and has that member's latency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from fauxrdma.ib.enums import LinkLayer, QpType
 from fauxrdma.runtime.emulated_hca import EmulatedHca
@@ -18,17 +18,18 @@ __all__ = ["Flow", "FlowTable"]
 
 
 class Flow:
-    """One queue pair's outgoing traffic to `dlid`."""
+    """One queue pair's outgoing traffic to `dlid`; of a branch, `group` is the multicast LID it belongs to, else 0."""
 
-    __slots__ = ("active", "dlid", "fid", "hca", "label", "link", "patient_ack", "qpn", "ready", "weight")
+    __slots__ = ("active", "dlid", "fid", "group", "hca", "label", "link", "patient_ack", "qpn", "ready", "weight")
 
-    def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, link: PeerLink | None) -> None:
+    def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0) -> None:
         self.fid = fid
         self.hca = hca
         self.qpn = qpn
         self.label = qpn if hca.info.link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET else 0
         self.dlid = dlid
-        self.link = link
+        self.group = group
+        self.link: PeerLink | None = None
         self.ready = False  # the engine said WantsLink and was not yet found empty
         self.active = False  # the subnet manager counts it
         self.weight = 1.0
@@ -36,20 +37,17 @@ class Flow:
 
 
 class FlowTable:
-    """Flows by queue pair and by id. `link_of(slid, dlid)` resolves a destination, `opened(flow)` is told of each new
-    flow, `backlog(flow)` is what a flow has still to send, in bytes."""
+    """Flows by queue pair and by id. `link_of(flow)` resolves a destination, `opened(flow)` is told of each new flow.
+    `shaped`: whether flows are paced, and not by what their links take."""
 
     def __init__(
-        self,
-        link_of: Callable[[int, int], PeerLink | None],
-        opened: Callable[[Flow], None],
-        backlog: Callable[[Flow], int],
+        self, link_of: Callable[[Flow], PeerLink | None], opened: Callable[[Flow], None], *, shaped: bool
     ) -> None:
         self._link_of = link_of
         self._opened = opened
-        self._backlog = backlog
+        self._shaped = shaped
         self._connected: dict[tuple[int, int], Flow] = {}  # (LID, queue pair)
-        self._datagram: dict[tuple[int, int], dict[int, Flow]] = {}  # (LID, queue pair) to destination
+        self._datagram: dict[tuple[int, int], dict[tuple[int, int], Flow]] = {}  # to (destination, group or 0)
         self._members: dict[int, tuple[int, ...]] = {}  # multicast LID to the LIDs of the HCAs that hear it
         self._next_id = 1
         self.by_id: dict[int, Flow] = {}
@@ -71,32 +69,33 @@ class FlowTable:
         if qp is None:
             return None
         if qp.qp_type == QpType.IBV_QPT_UD:
-            flows = self._datagram.setdefault(key, {})
-            flow = flows.get(dlid)
-            if flow is None:
-                flow = flows[dlid] = self._open(hca, qpn, dlid)
-            return flow
+            return self._datagram_flow(hca, qpn, dlid, 0)
         flow = self._connected[key] = self._open(hca, qpn, qp.dlid)
         return flow
 
+    def _datagram_flow(self, hca: EmulatedHca, qpn: int, dlid: int, group: int) -> Flow:
+        flows = self._datagram.setdefault((hca.info.lid, qpn), {})
+        flow = flows.get((dlid, group))
+        if flow is None:
+            flow = flows[dlid, group] = self._open(hca, qpn, dlid, group)
+        return flow
+
     def next_flow(self, hca: EmulatedHca, qpn: int) -> Flow | None:
-        """The flow that the queue pair's next frame belongs to. For a multicast group it is the member that is furthest
-        behind: the others wait, since a send queue is in order."""
+        """The flow that the queue pair's next frame belongs to. Unshaped, for a multicast group it is a branch whose
+        link has no room, if there is one: the others wait, since a send queue is in order."""
         flow = self._connected.get((hca.info.lid, qpn))
         if flow is not None:
             return flow
         if hca.engine.qp(qpn) is None:
             return None
         dlid = hca.engine.destination(qpn)
-        flows = [self.flow(hca, qpn, member) for member in self._members.get(dlid, ())]
-        found = [flow for flow in flows if flow is not None]
-        if not found:
-            return self.flow(hca, qpn, dlid)
-        busy = [flow for flow in found if flow.link is not None and not flow.link.writable]
-        return max(busy or found, key=self._backlog)
+        branches = [] if self._shaped else self.branches(hca, qpn, dlid)
+        busy = [branch for branch in branches if branch.link is not None and not branch.link.writable]
+        return next(iter(busy or branches), None) or self.flow(hca, qpn, dlid)
 
-    def _open(self, hca: EmulatedHca, qpn: int, dlid: int) -> Flow:
-        flow = Flow(self._next_id, hca, qpn, dlid, self._link_of(hca.info.lid, dlid))
+    def _open(self, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0) -> Flow:
+        flow = Flow(self._next_id, hca, qpn, dlid, group)
+        flow.link = self._link_of(flow)
         self._next_id += 1
         self.by_id[flow.fid] = flow
         self._opened(flow)
@@ -122,6 +121,8 @@ class FlowTable:
         else:
             self._members.pop(group, None)
 
-    def copies(self, frame: Frame) -> list[Frame]:
-        """The frames that leave for a multicast frame: one for each member."""
-        return [replace(frame, dlid=lid) for lid in self._members.get(frame.dlid, ())]
+    def branches(self, hca: EmulatedHca, qpn: int, group: int) -> list[Flow]:
+        """The flows to the members of a group, in the order of their LIDs."""
+        if hca.engine.qp(qpn) is None:
+            return []
+        return [self._datagram_flow(hca, qpn, lid, group) for lid in self._members.get(group, ())]

@@ -231,18 +231,16 @@ class HcaDaemon:
         self._subnet.send(PathsApplied(msg.token))
 
     async def _apply_members(self, msg: MulticastMembers) -> None:
-        """Deliver to the members of a group from now on; first learn the ways to them, or the pace would be wrong."""
+        """Deliver to the members of a group from now on; first learn the tree as each HCA sees it."""
         subnet = self._subnet
         assert subnet is not None
         self._groups[msg.group] = msg.lids
-        if self._welcome.clock == "paced":
-            try:
-                for hca in self.data_path.hcas:
-                    for lid in msg.lids:
-                        await subnet.path(hca, lid)
-            except FabricUnhealthy as error:
-                log.error("cannot reach the members of multicast LID 0x%x: %s", msg.group, error)
-                return
+        try:
+            for hca in self.data_path.hcas:
+                await subnet.path(hca, msg.group)
+        except FabricUnhealthy as error:
+            log.error("cannot reach the members of multicast LID 0x%x: %s", msg.group, error)
+            return
         if self._groups[msg.group] is msg.lids:  # no later change has come in meanwhile
             self.data_path.flows.set_members(msg.group, tuple(msg.lids))
         subnet.send(MulticastApplied(msg.token))

@@ -19,14 +19,20 @@ __all__ = ["MulticastManager"]
 
 
 class MulticastManager:
-    """Membership of one fabric. `nodes()` are the daemons that are in, `send(node, message)` reaches one."""
+    """Membership of one fabric. `nodes()` are the daemons that are in, `send(node, message)` reaches one;
+    `trees_changed()` is called when datagrams to a group go other ways, before the daemons hear of its members."""
 
     def __init__(
-        self, state: SubnetState, nodes: Callable[[], Iterable[int]], send: Callable[[int, Message], None]
+        self,
+        state: SubnetState,
+        nodes: Callable[[], Iterable[int]],
+        send: Callable[[int, Message], None],
+        trees_changed: Callable[[], None],
     ) -> None:
         self._state = state
         self._nodes = nodes
         self._send = send
+        self._trees_changed = trees_changed
         self._members: dict[int, set[int]] = {}  # multicast LID to the LIDs of HCAs
         self._changes = PendingChanges()
 
@@ -87,6 +93,8 @@ class MulticastManager:
                 node, token = joiner
                 self._send(node, MulticastJoined(token))
 
+        self._state.subnet.set_members(group, self.members(group))
+        self._trees_changed()
         nodes = list(self._nodes())
         token = self._changes.begin(f"multicast LID 0x{group:x}", nodes, joined)
         for node in nodes:

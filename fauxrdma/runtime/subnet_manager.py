@@ -108,8 +108,8 @@ class SubnetManagerService:
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._nodes: dict[int, _Connection] = {}
-        self._multicast = MulticastManager(self.state, lambda: self._nodes, self._tell)
         self._links = LinkChanges(self.state, self.now_ns, lambda: self._nodes, self._tell, self._schedule_regrant)
+        self._multicast = MulticastManager(self.state, lambda: self._nodes, self._tell, self._trees_changed)
         self._ready_queries: list[_Connection] = []
         self._flushes: dict[int, _Flush] = {}
         self._next_token = 1
@@ -272,6 +272,11 @@ class SubnetManagerService:
             connection = self._nodes.get(node)
             if connection is not None:
                 connection.send(RateGrant(rates))
+
+    def _trees_changed(self) -> None:
+        self.state.reroute(self.now_ns())
+        self._schedule_regrant()
+        self._links.spread(lambda: None)
 
     def _tell(self, node: int, message: Message) -> None:
         connection = self._nodes.get(node)

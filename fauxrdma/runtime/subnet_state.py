@@ -15,6 +15,7 @@ from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import LinkLayer
 from fauxrdma.runtime.told_paths import ToldPaths
 from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
@@ -141,7 +142,7 @@ class SubnetState:
         a source LID of another node, a destination that no HCA has, a weight out of range."""
         self.check_own(node, start.slid)
         try:
-            self.manager.ends(start.slid, start.dlid)
+            self.manager.ends(start.slid, start.slid if start.dlid >= FIRST_MULTICAST_LID else start.dlid)
             self._route((node, start.flow), start, now)
         except (FabricUnhealthy, LocalProtocolError) as error:
             raise RemoteProtocolError(f"node {node} cannot start flow {start.flow}: {error}") from None
@@ -171,6 +172,10 @@ class SubnetState:
         self._routed[key] = path
 
     def _path_of(self, key: tuple[int, int], start: FlowStart) -> Path:
+        """What a flow loads: its path, or its group's tree."""
+        if start.dlid >= FIRST_MULTICAST_LID:
+            links = self.subnet.deliver(start.slid, start.dlid).links
+            return Path(links, 0, 0, min(self.manager.payload_rate(link) for link in links))
         if not self.manager.routes.any_shortest:
             return self.manager.path(start.slid, start.dlid)
         burst = self._bursts[key] = self._bursts.get(key, -1) + 1
@@ -181,7 +186,7 @@ class SubnetState:
 
     def _links_of(self, pair: PairCounter) -> tuple[int, ...]:
         """The links that what is counted went over."""
-        if not self.manager.routes.any_shortest:
+        if not self.manager.routes.any_shortest or pair.dlid >= FIRST_MULTICAST_LID:
             return self.paths.in_force(pair.slid, pair.dlid)
         chosen = self._chosen.get((pair.slid, pair.dlid, pair.label))
         if chosen is None:  # nothing is shaped, so that no flow was announced
@@ -216,7 +221,7 @@ class SubnetState:
         """Add what a daemon sent. Raises RemoteProtocolError for LIDs that are not the node's or negative counts."""
         for pair in counters.pairs:
             self.check_own(node, pair.slid)
-            if not (1 <= pair.dlid <= len(self.manager.lids)) or self.manager.node(pair.dlid).kind is not NodeKind.HCA:
+            if not self._can_receive(pair.dlid):
                 raise RemoteProtocolError(f"node {node} counted bytes to LID {pair.dlid}, which no HCA has")
             if min(pair.nbytes, pair.frames, pair.busy_ns) < 0:
                 raise RemoteProtocolError(f"node {node} counted less than nothing from LID {pair.slid} to {pair.dlid}")
@@ -225,6 +230,11 @@ class SubnetState:
         low, high = _DEBT_RANGE
         self._debt.update(min(max(sample, low), high) for sample in counters.debt_permille)
         self._retransmits += counters.retransmits
+
+    def _can_receive(self, lid: int) -> bool:
+        if FIRST_MULTICAST_LID <= lid <= LAST_MULTICAST_LID:
+            return True
+        return 1 <= lid <= len(self.manager.lids) and self.manager.node(lid).kind is NodeKind.HCA
 
     def reset(self, now: int) -> None:
         """Zero all counters; flows go on."""

@@ -7,7 +7,8 @@ the daemon has counted what went the old way and said so; counters that come in 
 from __future__ import annotations
 
 from fauxrdma.errors import FabricUnhealthy
-from fauxrdma.fabric.sweep import LivingSubnet, Way
+from fauxrdma.fabric.sweep import LivingSubnet
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.wire.fabric_messages import PathAnswer
 
 __all__ = ["ToldPaths"]
@@ -27,6 +28,8 @@ class ToldPaths:
 
     def describe(self, slid: int, dlid: int) -> PathAnswer:
         """The path from one LID to another as things are now."""
+        if dlid >= FIRST_MULTICAST_LID:
+            return self._describe_group(slid, dlid)
         try:
             way = self._subnet.way(slid, dlid)
         except FabricUnhealthy:
@@ -39,6 +42,15 @@ class ToldPaths:
         return PathAnswer(
             slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s, lost_at=way.lost_at
         )
+
+    def _describe_group(self, slid: int, group: int) -> PathAnswer:
+        try:
+            sent = self._subnet.deliver(slid, group)
+        except FabricUnhealthy:
+            return PathAnswer(slid, group, False, 0, [], 0, 0)
+        names = [self._manager.topology.links[link].name for link in sent.links]
+        rate = min(self._manager.payload_rate(link) for link in sent.links)
+        return PathAnswer(slid, group, True, 0, names, 0, rate.bits_per_s, members=dict(sent.latency_ns))
 
     def tell(self, slid: int, dlid: int) -> PathAnswer:
         """The answer to the daemon of `slid`, which will go by it and hear of changes."""
@@ -77,7 +89,8 @@ class ToldPaths:
 
     def _links(self, slid: int, dlid: int) -> tuple[int, ...]:
         try:
-            way: Way = self._subnet.way(slid, dlid)
+            if dlid >= FIRST_MULTICAST_LID:
+                return self._subnet.deliver(slid, dlid).links
+            return self._subnet.way(slid, dlid).links
         except FabricUnhealthy:
             return ()
-        return way.links

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fauxrdma.fabric.subnet import Path, SubnetManager
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport
 
 __all__ = ["LinkActivity", "TrafficAccount"]
@@ -110,10 +111,12 @@ class TrafficAccount:
             cables = [topology.links[link] for link in crossed if topology.links[link].kind == "cable"]
             report = out.get((slid, dlid))
             if report is None:
-                src, dst = self._manager.node(slid).name, self._manager.node(dlid).name
+                src = self._manager.node(slid).name
+                dst = f"multicast 0x{dlid:x}" if dlid >= FIRST_MULTICAST_LID else self._manager.node(dlid).name
                 report = out[slid, dlid] = PairReport(src, dst, 0, 0, 0, 0)
             report.nbytes += total.nbytes
             report.frames += total.frames
-            report.switches = max(0, len(cables) - 1)
-            report.latency_ns = self._manager.transport.latency_ns(topology, cables)
+            if dlid < FIRST_MULTICAST_LID:  # a tree has no one length
+                report.switches = max(0, len(cables) - 1)
+                report.latency_ns = self._manager.transport.latency_ns(topology, cables)
         return [out[pair] for pair in sorted(out)]

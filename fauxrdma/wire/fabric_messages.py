@@ -173,7 +173,10 @@ class PathAnswer(Message):
     """A path: `links` are link names in order (source GPU to destination GPU); `switches` counts the fabric switches
     crossed; `latency_ns` is one-way for a small message, NIC overheads included; `rate_bps` is the payload rate of the
     narrowest link after header efficiency, in bits/s. `reachable` False when there is no route. `lost_at`: the link or
-    switch at which packets vanish for now, "" if they arrive."""
+    switch at which packets vanish for now, "" if they arrive.
+
+    To a multicast LID: `links` are those of the tree, `latency_ns` 0, and `members` has the one-way latency in ns to
+    every HCA that is reached, by LID."""
 
     slid: int
     dlid: int
@@ -183,6 +186,7 @@ class PathAnswer(Message):
     latency_ns: int
     rate_bps: int
     lost_at: str = ""
+    members: dict[int, int] = field(default_factory=dict)
 
 
 @message

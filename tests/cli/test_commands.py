@@ -27,6 +27,7 @@ COMMANDS = [
     ["run"],
     ["devinfo"],
     ["doctor"],
+    ["routes"],
     ["topo", "list"],
     ["topo", "show"],
     ["topo", "validate"],

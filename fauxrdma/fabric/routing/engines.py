@@ -7,6 +7,7 @@ from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes, sssp
 from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES
 from fauxrdma.fabric.routing.fat_tree import NotAFatTree
 from fauxrdma.fabric.routing.ftree import ftree
+from fauxrdma.fabric.routing.keeping import keep_whole_ways
 from fauxrdma.fabric.routing.lanes import DATA_LANES
 from fauxrdma.fabric.routing.minhop import minhop
 from fauxrdma.fabric.routing.routes import Routes
@@ -28,8 +29,9 @@ def compute_routes(
 ) -> Routes:
     """The routes of a fabric; minhop's, with messages that say why, where the wanted engine cannot serve it.
 
-    `previous`: the routes before a change; entries that are still as good stay as they are (minhop and updn; the others
-    begin anew). `data_lanes`: how many each port has, for dfsssp. Raises ConfigError for an engine that does not exist.
+    `previous`: the routes before links failed; entries that are still as good stay as they are (of ftree and dfsssp:
+    those whose way is whole). `data_lanes`: how many each port has, for dfsssp. Raises ConfigError for an engine that
+    does not exist.
     """
     if engine not in ENGINES:
         raise ConfigError(f"unknown routing engine {engine!r}: it is one of {', '.join(ENGINES)}")
@@ -43,13 +45,15 @@ def compute_routes(
         failed = (NO_ROOTS, "ucast_mgr_route: updn: cannot build lid matrices")
     elif engine == "ftree":
         try:
-            return Routes(graph, "ftree", ftree(graph))
+            return Routes(graph, "ftree", keep_whole_ways(graph, ftree(graph), previous))
         except NotAFatTree as reason:
             failed = (*reason.lines, "ucast_mgr_route: ftree: cannot build lid matrices")
     elif engine == "dfsssp":
-        ports = sssp(graph)
+        ports = keep_whole_ways(graph, sssp(graph), previous, lanes_free_it=True)
         try:
             return Routes(graph, "dfsssp", ports, lanes=assign_lanes(graph, ports, data_lanes))
         except NotEnoughLanes as reason:
             failed = (str(reason), "ucast_mgr_route: dfsssp: cannot build fwd tables")
-    return Routes(graph, "minhop", minhop(graph, previous), asked=engine, messages=failed)
+    # After a fall-back, what another engine routed stays where it can.
+    ports = keep_whole_ways(graph, minhop(graph, previous), previous)
+    return Routes(graph, "minhop", ports, asked=engine, messages=failed)

@@ -1,0 +1,234 @@
+"""A route hop by hop, each with the reason why this port and no other; and how evenly a fabric's routes are spread.
+
+The reasons are found again from the outcome: which ports start a shortest way, what the engine's rule leaves of them,
+and how many destinations each port had when this one's turn came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fauxrdma.errors import ConfigError
+from fauxrdma.fabric.host_path import links_to_hca, usual_memory
+from fauxrdma.fabric.routing import Routes
+from fauxrdma.fabric.routing.minhop import by_switch_load
+from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.topology.graph import TIER_NAMES, Link, Node, NodeKind
+from fauxrdma.units import Rate
+
+__all__ = ["Balance", "Hop", "TracedRoute", "balance", "parse_end", "trace_route"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One link of a route: out of `port` of node `at` to node `to`. `rate` is the payload rate, `latency_ns` what the
+    hop adds for a small message (the switch that sends, the cable, the HCAs' own share at the ends)."""
+
+    link: str
+    at: str
+    port: int
+    to: str
+    rate: Rate
+    latency_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRoute:
+    """A route between two memories. `lane` is its service level and virtual lane."""
+
+    source: str
+    target: str
+    slid: int
+    dlid: int
+    engine: str
+    lane: int
+    switches: int
+    latency_ns: int
+    rate: Rate
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How many routes between HCAs cross each cable: by kind of cable (``leaf->spine``), the number of directed cables
+    and the least, mean and most routes over one; and how many routes cross how many switches."""
+
+    routes: int
+    by_kind: dict[str, tuple[int, int, float, int]]
+    by_switches: dict[int, int]
+
+
+def parse_end(manager: SubnetManager, text: str) -> tuple[Node, Node]:
+    """(HCA, memory behind it) that `text` names: ``n0.hca1``, ``n3.gpu2`` (the HCA is the one it uses), a LID or a GID.
+    Raises ConfigError for what is no end of a route."""
+    topology = manager.topology
+    node = topology.nodes.get(text)
+    if node is None:
+        lid = _lid_of(manager, text)
+        node = manager.node(lid) if lid in manager.lids else None
+    if node is None or node.kind not in (NodeKind.HCA, NodeKind.GPU):
+        what = f"{text} is a {node.kind.value}" if node is not None else f"nothing is called {text}"
+        raise ConfigError(
+            f"{topology.name}: {what}: a route's end is an HCA (n0.hca1), a GPU (n0.gpu0), an HCA's LID (1 to "
+            f"{len(topology.hcas())}) or its GID"
+        )
+    if node.kind is NodeKind.GPU:
+        return topology.hca_of(node), node
+    return node, usual_memory(topology, node)
+
+
+def _lid_of(manager: SubnetManager, text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        pass
+    for hca in manager.topology.hcas():
+        lid = manager.lid(hca.name)
+        if manager.gid(lid) == text.lower():
+            return lid
+    return 0
+
+
+def trace_route(manager: SubnetManager, source: str, target: str) -> TracedRoute:
+    """The route from `source` to `target`, which `parse_end` understands. Raises ConfigError for an end that is none,
+    FabricUnhealthy when there is no route."""
+    topology = manager.topology
+    (hca_a, memory_a), (hca_b, memory_b) = parse_end(manager, source), parse_end(manager, target)
+    slid, dlid = manager.lid(hca_a.name), manager.lid(hca_b.name)
+    path = manager.path(slid, dlid)
+    cables = [topology.links[link] for link in path.links if topology.links[link].kind == "cable"]
+    reasons = _Reasons(manager.routes)
+    hops = [
+        _hop(manager, link, 0, f"inside the host: from {memory_a.name} to its HCA")
+        for link in links_to_hca(topology, memory_a, hca_a)
+    ]
+    before = manager.transport.tx_ns
+    for number, cable in enumerate(cables, start=1):
+        until = manager.transport.latency_ns(topology, cables[:number]) - manager.transport.rx_ns
+        reason = "the HCA's only cable" if number == 1 else reasons.why(cable, dlid)
+        added = until if number == 1 else until - before
+        hops.append(_hop(manager, cable, added, reason))
+        before = until
+    inward = links_to_hca(topology, memory_b, hca_b)
+    takes_in = manager.transport.rx_ns + (0 if cables else manager.transport.tx_ns)
+    for place, link in enumerate(reversed(inward)):
+        back = topology.links[link.reverse]
+        hops.append(
+            _hop(manager, back, takes_in if place == 0 else 0, f"inside the host: from the HCA to {memory_b.name}")
+        )
+    return TracedRoute(
+        source=memory_a.name,
+        target=memory_b.name,
+        slid=slid,
+        dlid=dlid,
+        engine=manager.routes.engine,
+        lane=manager.routes.sl(slid, dlid) if cables else 0,
+        switches=path.switches,
+        latency_ns=sum(hop.latency_ns for hop in hops),
+        rate=min(hop.rate for hop in hops),
+        hops=tuple(hops),
+    )
+
+
+def _hop(manager: SubnetManager, link: Link, latency_ns: int, reason: str) -> Hop:
+    return Hop(link.name, link.src, link.src_port, link.dst, manager.payload_rate(link.id), latency_ns, reason)
+
+
+class _Reasons:
+    """Why a switch sends to a LID by the port it does."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._graph = routes.graph
+        self._ends = {end.lid: end for end in routes.graph.endpoints}
+        self._order = [end.lid for end in by_switch_load(routes.graph)]
+
+    def why(self, cable: Link, dlid: int) -> str:
+        """For the hop over `cable`, whose sender is a switch."""
+        at = self._graph.number[cable.src]
+        end = self._ends[dlid]
+        if end.switch == at:
+            return f"{end.name} is on port {end.port} of this switch"
+        shortest = np.flatnonzero(self._graph.shortest_ports(end.switch)[at]).tolist()
+        away = int(self._graph.hops[at, end.switch])
+        leaf = self._graph.switches[end.switch]
+        if cable.src_port not in shortest:
+            return self._not_shortest(away, leaf)
+        if len(shortest) == 1:
+            return f"the only port that starts a shortest way to {leaf} ({_hops(away)})"
+        chosen = self._among(at, cable.src_port, shortest, dlid)
+        return f"one of {len(shortest)} ports that start a shortest way to {leaf} ({_hops(away)}); {chosen}"
+
+    def _not_shortest(self, away: int, leaf: str) -> str:
+        if self._routes.engine == "updn":
+            return f"{leaf} is {_hops(away)} away, but no shorter way keeps the rule never to climb after a descent"
+        if self._routes.engine == "ftree":
+            return f"{leaf} is {_hops(away)} away, but the tree leads up and down again this way"
+        return f"{leaf} is {_hops(away)} away; this port was kept from before a link changed"
+
+    def _among(self, at: int, port: int, shortest: list[int], dlid: int) -> str:
+        """What decided between equally short ways."""
+        row = self._routes.ports[at]
+        if self._routes.engine == "ftree":
+            carried = _spread(Counter(row[self._order].tolist()), port, shortest)
+            return f"ftree gave this one the destination when it balanced the tree: it has {carried}"
+        if self._routes.engine == "dfsssp":
+            carried = _spread(Counter(row[self._order].tolist()), port, shortest)
+            return f"its way had the least weight, which grows with every route over a cable: it has {carried}"
+        earlier = Counter(row[self._order[: self._order.index(dlid)]].tolist())
+        if any(earlier[other] < earlier[port] for other in shortest):
+            return "this one was kept from before a link changed"
+        tie = "" if sum(earlier[p] == earlier[port] for p in shortest) == 1 else ", the lowest number of those"
+        return f"fewest destinations when this one was assigned{tie}: it had {_spread(earlier, port, shortest)}"
+
+
+def _hops(count: int) -> str:
+    return f"{count} hop{'s' if count > 1 else ''}"
+
+
+def _spread(counts: Counter[int], port: int, ports: list[int]) -> str:
+    others = [counts[other] for other in ports if other != port]
+    least, most = min(others), max(others)
+    return f"{counts[port]}, the others {least}" + (f" to {most}" if most > least else "")
+
+
+def balance(manager: SubnetManager) -> Balance:
+    """Count the routes between all HCAs."""
+    graph, ports = manager.routes.graph, manager.routes.ports
+    lids = np.array([end.lid for end in graph.endpoints], dtype=np.intp)
+    attached = np.bincount([end.switch for end in graph.endpoints], minlength=len(graph.switches))
+    load = np.zeros((len(graph.switches), graph.width), dtype=np.int64)
+    starts = np.flatnonzero(attached)
+    at: npt.NDArray[np.intp] = np.repeat(starts, len(lids))
+    to = np.tile(lids, len(starts))
+    own = np.repeat(np.array([end.switch for end in graph.endpoints])[None, :], len(starts), axis=0).ravel() == at
+    weight = attached[at] - own  # an HCA sends nothing to itself
+    by_switches: Counter[int] = Counter()
+    for crossed in range(1, len(graph.switches) + 1):
+        port = ports[at, to].astype(np.intp)
+        on = port > 0
+        at, to, weight, port = at[on], to[on], weight[on], port[on]
+        np.add.at(load, (at, port), weight)
+        peer = graph.peers[at, port]
+        by_switches[crossed] += int(weight[peer < 0].sum())
+        going = peer >= 0
+        at, to, weight = peer[going], to[going], weight[going]
+        if not at.size:
+            break
+    return Balance(sum(by_switches.values()), _by_kind(manager, load), {n: c for n, c in by_switches.items() if c})
+
+
+def _by_kind(manager: SubnetManager, load: npt.NDArray[np.int64]) -> dict[str, tuple[int, int, float, int]]:
+    graph, topology = manager.routes.graph, manager.topology
+    kinds: dict[str, list[int]] = {}
+    for at, trunks in enumerate(graph.trunks):
+        for trunk in trunks:
+            tiers = (topology.nodes[graph.switches[at]].tier or 0, topology.nodes[graph.switches[trunk.peer]].tier or 0)
+            name = "->".join(TIER_NAMES[tier] if tier < len(TIER_NAMES) else f"tier {tier}" for tier in tiers)
+            kinds.setdefault(name, []).append(int(load[at, trunk.port]))
+    return {name: (len(c), min(c), sum(c) / len(c), max(c)) for name, c in sorted(kinds.items())}

@@ -1,0 +1,135 @@
+"""Routes hop by hop: they are the tables' routes, their costs add up, and the reasons given are true."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+
+import pytest
+
+from fauxrdma.errors import ConfigError
+from fauxrdma.fabric.route_trace import balance, parse_end, trace_route
+from fauxrdma.fabric.routing import ENGINES
+from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.fabric.sweep import LivingSubnet
+from fauxrdma.topology.loading import load_topology
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("name", "nodes"), [("seed-rail8", 3), ("fat-tree", 4), ("seed-two-switch", 2)])
+def test_a_trace_is_the_path_and_adds_up_to_it(name: str, nodes: int, engine: str) -> None:
+    topology = load_topology(name, nodes)
+    manager = SubnetManager(topology, engine=engine)
+    hcas = [hca.name for hca in topology.hcas()]
+    for source, target in itertools.product(hcas[::4], hcas[::3]):
+        path = manager.path(manager.lid(source), manager.lid(target))
+        traced = trace_route(manager, source, target)
+        assert [hop.link for hop in traced.hops] == [topology.links[link].name for link in path.links]
+        assert sum(hop.latency_ns for hop in traced.hops) == traced.latency_ns == path.latency_ns
+        assert traced.rate == path.rate
+        assert traced.switches == path.switches
+        assert all(hop.reason for hop in traced.hops)
+
+
+def test_reasons_name_what_decided() -> None:
+    topology = load_topology("seed-rail8", 4)
+    manager = SubnetManager(topology)
+    why = {}
+    for target in ("n1.hca1", "n1.hca2", "n3.hca8"):
+        for hop in trace_route(manager, "n0.hca1", target).hops:
+            why[hop.at, target] = (hop.port, hop.reason)
+    assert why["n0.hca1", "n1.hca2"][1] == "the HCA's only cable"
+    port, reason = why["leaf1", "n1.hca1"]
+    assert reason == f"n1.hca1 is on port {port} of this switch"
+    _, reason = why["leaf1", "n1.hca2"]
+    assert reason.startswith("one of 10 ports that start a shortest way to leaf2 (2 hops); fewest destinations")
+    _, reason = why["leaf2", "n1.hca2"]
+    assert "on port" in reason
+
+
+def test_the_numbers_in_a_reason_are_the_loads_of_the_moment() -> None:
+    """minhop's choice, followed in its own order: what a reason says the port and the others had is what they had."""
+    topology = load_topology("seed-two-switch", 2)
+    manager = SubnetManager(topology)
+    counts: Counter[int] = Counter()
+    trunks = sorted(link.src_port for link in topology.links_from("leaf1") if link.dst == "leaf2")
+    # All HCAs of leaf2 are assigned in the order of their ports.
+    on_leaf2 = sorted((topology.fabric_link(hca).dst_port, hca.name) for hca in topology.hcas()
+                      if topology.fabric_link(hca).dst == "leaf2")  # fmt: skip
+    for _, name in on_leaf2:
+        hop = next(hop for hop in trace_route(manager, "n0.hca1", name).hops if hop.at == "leaf1")
+        match = re.search(r"it had (\d+), the others (\d+)(?: to (\d+))?$", hop.reason)
+        assert match
+        others = [counts[port] for port in trunks if port != hop.port]
+        least, most = min(others), max(others)
+        assert int(match[1]) == counts[hop.port] <= least
+        assert (int(match[2]), int(match[3] or match[2])) == (least, most)
+        assert ("lowest number" in hop.reason) == (counts[hop.port] == least)
+        counts[hop.port] += 1
+
+
+def test_a_single_way_is_said_to_be_the_only_one() -> None:
+    manager = SubnetManager(load_topology("ring", 4))
+    reasons = [hop.reason for hop in trace_route(manager, "n0.hca1", "n1.hca1").hops]
+    assert any("the only port that starts a shortest way" in reason for reason in reasons), reasons
+
+
+def test_what_was_kept_through_a_failure_is_said_to_be() -> None:
+    subnet = LivingSubnet(SubnetManager(load_topology("seed-rail8", 2)))
+    manager = subnet.manager
+    for number in (1, 3, 4):
+        subnet.link_down(f"leaf1->spine1:{number}", 0)
+    while (due := subnet.next_ns()) is not None:
+        subnet.poll(due)
+    hcas = [hca.name for hca in manager.topology.hcas()]
+    reasons = [hop.reason for name in hcas for hop in trace_route(manager, "n0.hca1", name).hops]
+    assert any("kept from before a link changed" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("text", ["n1.hca2", "n1.gpu1", "11", "0xb", "GID"])
+def test_ends_by_every_name(text: str) -> None:
+    manager = SubnetManager(load_topology("seed-rail8", 2))
+    hca, memory = parse_end(manager, manager.gid(11).upper() if text == "GID" else text)
+    assert (hca.name, memory.name) == ("n1.hca2", "n1.gpu1")
+
+
+def test_a_gpus_route_begins_at_that_gpu() -> None:
+    """Four GPUs to an HCA: the third's bytes come from its own memory."""
+    manager = SubnetManager(load_topology("fat-tree:hdr,gpus_per_hca=4", 2))
+    traced = trace_route(manager, "n0.gpu2", "n1.gpu3")
+    assert (traced.hops[0].at, traced.hops[-1].to) == ("n0.gpu2", "n1.gpu3")
+    assert [hop.at for hop in traced.hops if ".hca" in hop.at] == ["n0.hca1", "n1.hca1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("leaf1", "leaf1 is a switch"), ("n9.hca1", "nothing is called n9.hca1"), ("999", "999"), ("fe80::1", "fe80::1")],
+)
+def test_what_is_no_end_is_refused(text: str, says: str) -> None:
+    manager = SubnetManager(load_topology("seed-rail8", 2))
+    with pytest.raises(ConfigError, match=rf"{says}: a route's end is an HCA"):
+        parse_end(manager, text)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_balance_counts_every_route_over_every_cable(engine: str) -> None:
+    topology = load_topology("seed-rail4", 2)
+    manager = SubnetManager(topology, engine=engine)
+    over: Counter[str] = Counter()
+    switches: Counter[int] = Counter()
+    lids = [manager.lid(hca.name) for hca in topology.hcas()]
+    for slid, dlid in itertools.permutations(lids, 2):
+        path = manager.path(slid, dlid)
+        switches[path.switches] += 1
+        over.update(topology.links[link].name for link in path.links)
+    found = balance(manager)
+    assert found.routes == len(lids) * (len(lids) - 1)
+    assert found.by_switches == dict(switches)
+    assert set(found.by_kind) == {"leaf->spine", "spine->leaf"}
+    for kind, (count, least, mean, most) in found.by_kind.items():
+        src = kind.split("->")[0]
+        loads = [over[link.name] for link in topology.links
+                 if link.src.startswith(src) and topology.nodes[link.dst].radix]  # fmt: skip
+        assert (count, least, most) == (len(loads), min(loads), max(loads))
+        assert mean == pytest.approx(sum(loads) / len(loads))
