@@ -10,6 +10,7 @@ from fauxrdma.topology.graph import (
     HCA_FABRIC_PORT,
     HCA_PCIE_PORT,
     INFINIBAND,
+    ROCEV2,
     STORE_AND_FORWARD,
     Link,
     Node,
@@ -23,6 +24,8 @@ from fauxrdma.units import Rate
 __all__ = [
     "DEFAULT_MTU",
     "DEFAULT_SWITCH_LATENCY_NS",
+    "SWITCHING",
+    "SWITCH_LATENCY_NS",
     "PortRefused",
     "PortsExhausted",
     "TopologyBuilder",
@@ -30,6 +33,10 @@ __all__ = [
 
 DEFAULT_SWITCH_LATENCY_NS = 130
 """Cut-through InfiniBand switch (REFERENCE C: 100-130 ns; the seed's 130)."""
+
+SWITCH_LATENCY_NS = {INFINIBAND: DEFAULT_SWITCH_LATENCY_NS, ROCEV2: 400}
+SWITCHING = {INFINIBAND: CUT_THROUGH, ROCEV2: STORE_AND_FORWARD}
+"""What switches are like unless something else is said, by transport (REFERENCE C: Ethernet switches 300-500 ns)."""
 
 DEFAULT_MTU = 4096
 

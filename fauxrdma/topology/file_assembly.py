@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fauxrdma.topology.building import DEFAULT_SWITCH_LATENCY_NS, PortRefused, PortsExhausted, TopologyBuilder
+from fauxrdma.topology.building import SWITCH_LATENCY_NS, SWITCHING, PortRefused, PortsExhausted, TopologyBuilder
 from fauxrdma.topology.complaints import did_you_mean
 from fauxrdma.topology.graph import (
-    CUT_THROUGH,
-    INFINIBAND,
-    ROCEV2,
     ROUTING_ENGINES,
-    STORE_AND_FORWARD,
     TIER_NAMES,
     NodeKind,
     Topology,
@@ -37,10 +33,6 @@ __all__ = ["FileAssembly"]
 
 MAX_ADDRESSES = 0xBFFF
 """Unicast LIDs of a subnet (IBTA vol. 1, 4.1.3): one per HCA and one per switch."""
-
-SWITCH_LATENCY_NS = {INFINIBAND: DEFAULT_SWITCH_LATENCY_NS, ROCEV2: 400}
-SWITCHING = {INFINIBAND: CUT_THROUGH, ROCEV2: STORE_AND_FORWARD}
-"""What a file that says nothing of its switches gets (REFERENCE C: Ethernet switches 300-500 ns)."""
 
 FASTEST_CABLE = Rate.gbps(800)
 """XDR, the fastest there is at the time of writing."""

@@ -9,19 +9,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.building import TopologyBuilder
-from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.building import SWITCH_LATENCY_NS, SWITCHING, TopologyBuilder
+from fauxrdma.topology.graph import INFINIBAND, ROUTING_ENGINES, Topology
 from fauxrdma.topology.host_shape import GPUS_PER_HCA, HostShape
-from fauxrdma.topology.presets.options import length, on_off, one_of, option, rate_or_on_off, whole
+from fauxrdma.topology.presets.options import length, on_off, one_of, one_word, option, rate_or_on_off, whole
 from fauxrdma.topology.presets.speeds import Speed
 from fauxrdma.units import Rate
 
 __all__ = ["HostOptions", "Preset", "Wiring", "build_preset", "spread_storage"]
 
+_USUAL = "usual"
+"""The routing engine that a fabric has unless another is asked for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """The options that every preset has: what is inside a host, and how long the cables are."""
+    """The options that every preset has: what is inside a host, how long the cables are, and what they speak."""
 
     gpus: int = option(8, "GPUs of each host", whole(1, 64))
     gpus_per_hca: int = option(
@@ -36,6 +39,14 @@ class HostOptions:
     gpudirect: bool = option(True, "whether HCAs reach GPU memory without the detour over host memory", on_off)
     cable: float = option(3.0, "length of the cables between hosts and switches", length)
     trunk: float = option(20.0, "length of the cables between switches", length)
+    transport: str = option(
+        INFINIBAND, "infiniband, or rocev2 for Ethernet ports and switches that store and forward",
+        one_word(*ROUTING_ENGINES),
+    )  # fmt: skip
+    routing: str = option(
+        _USUAL, "what computes the routes: minhop, updn, ftree, dfsssp; on rocev2 ecmp, spray, adaptive",
+        one_word(_USUAL, *(engine for engines in ROUTING_ENGINES.values() for engine in engines)),
+    )  # fmt: skip
 
     def shape(self, speed: Speed) -> HostShape:
         """The inside of every host. Raises ConfigError when it cannot be."""
@@ -121,7 +132,16 @@ def build_preset(preset: Preset, hosts: HostOptions, speed: Speed, nodes: int, n
         raise ConfigError(f"{name} cannot hold {nodes} node{'' if nodes == 1 else 's'}: {preset.limit(shape)}; {fit}")
     wiring = Wiring(nodes, shape, speed.cable, hosts.cable, hosts.trunk)
     preset.plug(wiring)
-    return wiring.builder.build(name=name, description=preset.summary, hosts=nodes, islands=preset.islands(shape))
+    return wiring.builder.build(
+        name=name,
+        description=preset.summary,
+        hosts=nodes,
+        switch_latency_ns=SWITCH_LATENCY_NS[hosts.transport],
+        switching=SWITCHING[hosts.transport],
+        transport=hosts.transport,
+        routing=None if hosts.routing == _USUAL else hosts.routing,
+        islands=preset.islands(shape),
+    )
 
 
 def defaults(preset: type[Preset]) -> dict[str, Any]:

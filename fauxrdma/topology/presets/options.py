@@ -16,6 +16,7 @@ __all__ = [
     "length",
     "on_off",
     "one_of",
+    "one_word",
     "option",
     "parse_options",
     "rate_or_on_off",
@@ -72,6 +73,17 @@ def one_of(*numbers: int) -> Parser:
         if text not in map(str, numbers):
             raise ConfigError(f"one of {', '.join(map(str, numbers))}")
         return int(text)
+
+    return parse
+
+
+def one_word(*words: str) -> Parser:
+    """One of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ConfigError(f"one of {', '.join(words)}{_close(text, words)}")
+        return text
 
     return parse
 
