@@ -31,6 +31,8 @@ COMMANDS = [
     ["topo", "list"],
     ["topo", "show"],
     ["topo", "validate"],
+    ["topo", "export"],
+    ["topo", "import"],
 ]
 
 # All-reduces a vector a few times through the torch-free communicator, as a rank of any job would.
