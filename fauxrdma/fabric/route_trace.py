@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
-from fauxrdma.fabric.routing import Routes
+from fauxrdma.fabric.routing import FlowKey, Routes
 from fauxrdma.fabric.routing.minhop import by_switch_load
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.graph import TIER_NAMES, Link, Node, NodeKind
@@ -100,7 +100,7 @@ def trace_route(manager: SubnetManager, source: str, target: str) -> TracedRoute
     topology = manager.topology
     (hca_a, memory_a), (hca_b, memory_b) = parse_end(manager, source), parse_end(manager, target)
     slid, dlid = manager.lid(hca_a.name), manager.lid(hca_b.name)
-    path = manager.path(slid, dlid)
+    path = manager.flow_path(FlowKey(slid, dlid))
     cables = [topology.links[link] for link in path.links if topology.links[link].kind == "cable"]
     reasons = _Reasons(manager.routes)
     hops = [
@@ -139,6 +139,13 @@ def _hop(manager: SubnetManager, link: Link, latency_ns: int, reason: str) -> Ho
     return Hop(link.name, link.src, link.src_port, link.dst, manager.payload_rate(link.id), latency_ns, reason)
 
 
+_BY_FLOW = {
+    "ecmp": "ecmp picks one by the hash of the flow, so other queue pairs may go other ways (here: flow label 0)",
+    "spray": "spray deals bursts out over all of them (here: the first burst of flow label 0)",
+    "adaptive": "adaptive picks the least loaded at the start of every burst (here: with nothing loaded)",
+}
+
+
 class _Reasons:
     """Why a switch sends to a LID by the port it does."""
 
@@ -174,6 +181,8 @@ class _Reasons:
     def _among(self, at: int, port: int, shortest: list[int], dlid: int) -> str:
         """What decided between equally short ways."""
         row = self._routes.ports[at]
+        if self._routes.engine in _BY_FLOW:
+            return _BY_FLOW[self._routes.engine]
         if self._routes.engine == "ftree":
             carried = _spread(Counter(row[self._order].tolist()), port, shortest)
             return f"ftree gave this one the destination when it balanced the tree: it has {carried}"

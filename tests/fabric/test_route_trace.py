@@ -10,7 +10,7 @@ import pytest
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.route_trace import balance, parse_end, trace_route
-from fauxrdma.fabric.routing import ENGINES
+from fauxrdma.fabric.routing import ENGINES, FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.topology.loading import load_topology
@@ -23,7 +23,7 @@ def test_a_trace_is_the_path_and_adds_up_to_it(name: str, nodes: int, engine: st
     manager = SubnetManager(topology, engine=engine)
     hcas = [hca.name for hca in topology.hcas()]
     for source, target in itertools.product(hcas[::4], hcas[::3]):
-        path = manager.path(manager.lid(source), manager.lid(target))
+        path = manager.flow_path(FlowKey(manager.lid(source), manager.lid(target)))
         traced = trace_route(manager, source, target)
         assert [hop.link for hop in traced.hops] == [topology.links[link].name for link in path.links]
         assert sum(hop.latency_ns for hop in traced.hops) == traced.latency_ns == path.latency_ns
@@ -133,3 +133,13 @@ def test_balance_counts_every_route_over_every_cable(engine: str) -> None:
                  if link.src.startswith(src) and topology.nodes[link.dst].radix]  # fmt: skip
         assert (count, least, most) == (len(loads), min(loads), max(loads))
         assert mean == pytest.approx(sum(loads) / len(loads))
+
+
+@pytest.mark.parametrize("engine", ["ecmp", "spray", "adaptive"])
+def test_where_the_flow_decides_it_is_said(engine: str) -> None:
+    manager = SubnetManager(load_topology("seed-rail8", 2), engine=engine)
+    lids = manager.lid("n0.hca1"), manager.lid("n1.hca2")
+    traced = trace_route(manager, "n0.hca1", "n1.hca2")
+    links = [manager.topology.links[link].name for link in manager.flow_path(FlowKey(*lids)).links]
+    assert [hop.link for hop in traced.hops] == links
+    assert any(f"{engine} " in hop.reason for hop in traced.hops)
