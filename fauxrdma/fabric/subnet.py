@@ -55,6 +55,7 @@ class SubnetManager:
         self.topology = topology
         self.transport = transport = transport_of(topology)
         self._seed = seed & 0xFFFF
+        self._route_seed = seed
         graph = SwitchGraph.of(topology)
         self._nodes = graph.nodes
         if len(self._nodes) > MAX_LID:
@@ -133,7 +134,7 @@ class SubnetManager:
         """Routes that do without the links `down` (ids, both directions). With `keep`, entries of the tables in force
         stay where they are still as good, so that only routes over those links change."""
         graph = SwitchGraph.of(self.topology, down)
-        return compute_routes(graph, self.engine, self._seed, previous=self.routes if keep else None)
+        return compute_routes(graph, self.engine, self._route_seed, previous=self.routes if keep else None)
 
     def adopt(self, routes: Routes) -> None:
         """Put new routes in force, as a sweep does at its end."""

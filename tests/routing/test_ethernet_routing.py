@@ -9,6 +9,7 @@ import pytest
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing import FlowKey, SwitchGraph, compute_routes
 from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.runtime.subnet_state import SubnetState
 from fauxrdma.topology.graph import ROCEV2, Topology
 from fauxrdma.topology.loading import load_topology
@@ -101,3 +102,32 @@ def test_an_engine_is_for_its_transport_only() -> None:
     with pytest.raises(ConfigError, match="routing 'ftree' is not for rocev2: it is one of ecmp"):
         fabric("spray").with_routing("ftree")
     assert load_topology("seed-rail8", 2).with_routing("dfsssp").routing == "dfsssp"
+
+
+@pytest.mark.parametrize("engine", ["ecmp", "spray", "adaptive"])
+def test_after_a_sweep_no_flow_takes_a_dead_cable(engine: str) -> None:
+    manager = SubnetManager(fabric(engine))
+    slid, dlid = far_pair(manager)
+    dead = next(link for link in manager.topology.links_from("leaf1") if link.dst.startswith("spine"))
+    subnet = LivingSubnet(manager)
+    subnet.link_down(dead.name, 0)
+    while (due := subnet.next_ns()) is not None:
+        subnet.poll(due)
+    ways = {uplink(manager, FlowKey(slid, dlid, label, burst=label)) for label in range(400)}
+    assert len(ways) == 17 or engine == "adaptive"
+    assert dead.id not in ways
+
+
+def test_a_sweep_of_updn_still_never_goes_up_again() -> None:
+    manager = SubnetManager(load_topology("fat-tree", 6), engine="updn")
+    subnet = LivingSubnet(manager)
+    topology = manager.topology
+    for dead in [link for link in topology.links_from("leaf1") if link.dst == "spine1"]:
+        subnet.link_down(dead.name, 0)
+    while (due := subnet.next_ns()) is not None:
+        subnet.poll(due)
+    assert manager.routes.engine == "updn"
+    assert manager.routes.warnings == ()
+    for lid in range(1, 55):
+        for switch, table in manager.tables.items():
+            assert table.get(lid) == manager.routes.tables[switch].get(lid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -131,3 +132,29 @@ def test_dfsssp_falls_back_when_lanes_do_not_suffice() -> None:
     assert (routes.asked, routes.engine) == ("dfsssp", "minhop")
     assert "Not enough VLs available (avail=1, needed=2); Stopping dfsssp routing!" in routes.messages[0]
     assert routes.warnings
+
+
+def operations(name: str, engine: str) -> int:
+    """Python calls that an engine takes."""
+    graph = SwitchGraph.of(FABRICS[name])
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        compute_routes(graph, engine)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_work_grows_less_than_the_tables(engine: str) -> None:
+    """Engines work on columns and arrays, not entry by entry: that is what makes a thousand hosts a matter of seconds.
+    The larger fabric has 6.2 times the entries."""
+    small, large = SwitchGraph.of(FABRICS["three-tier"]), SwitchGraph.of(FABRICS["three-tier-wide"])
+    entries = len(large.switches) * len(large.nodes) / (len(small.switches) * len(small.nodes))
+    assert operations("three-tier-wide", engine) < 0.6 * entries * operations("three-tier", engine)
