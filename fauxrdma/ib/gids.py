@@ -60,7 +60,8 @@ def lid_of_gid(gid: str, own_guid: int) -> int | None:
     address = ipaddress.IPv6Address(gid)
     lid = int(address) & (0xFFFF if address.ipv4_mapped else 0xFFFFFF)
     table = gid_table(own_guid & ~0xFFFFFF | lid, lid, gid, LinkLayer.IBV_LINK_LAYER_ETHERNET)
-    return lid if any(ipaddress.IPv6Address(known) == address for known, _ in table) else None
+    unicast = 1 <= lid < FIRST_MULTICAST_LID
+    return lid if unicast and any(ipaddress.IPv6Address(known) == address for known, _ in table) else None
 
 
 def multicast_lid_of_gid(gid: str) -> int:
