@@ -3,8 +3,9 @@
     python tests/mutation/run_mutants.py [--jobs 2] [NAME ...]
 
 Each mutant of mutants.py is a copy of the package with one text replaced, imported in front of the real one. The suite
-runs in one process under virtual time (FAUXRDMA_STAGES=sim,express). Prints one line per mutant and the share killed;
-exits 1 when it is under 95 % (survivors with a reason count as what they are: survivors).
+runs in one process under virtual time (FAUXRDMA_STAGES=sim,express). The package without a bug goes first, as a
+control: a suite that fails anyway kills nothing. Prints one line per mutant and the share killed; exits 1 when it is
+under 95 % (survivors with a reason count as what they are: survivors).
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ def mutated(mutant: Mutant, source: str) -> str:
     return source.replace(mutant.old, mutant.new)
 
 
-def run(mutant: Mutant, timeout_s: float = 600.0) -> str:
-    """ "killed by TEST" or "SURVIVED"."""
+def run(mutant: Mutant | None, timeout_s: float = 600.0) -> str:
+    """ "killed by TEST" or "SURVIVED"; None is the package as it is."""
     with tempfile.TemporaryDirectory(prefix="fauxrdma-mutant-") as scratch:
         shutil.copytree(ROOT / "fauxrdma", Path(scratch) / "fauxrdma", ignore=shutil.ignore_patterns("__pycache__"))
-        target = Path(scratch) / mutant.path
-        target.write_text(mutated(mutant, target.read_text()))
+        if mutant is not None:
+            target = Path(scratch) / mutant.path
+            target.write_text(mutated(mutant, target.read_text()))
         env = {
             **os.environ,
             "PYTHONPATH": scratch,
@@ -54,7 +56,7 @@ def run(mutant: Mutant, timeout_s: float = 600.0) -> str:
             sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no", "-rfE",
             "--timeout", "60", "--timeout-method", "thread",
         ]  # fmt: skip
-        for tests in filter(None, (mutant.first, SUITE)):
+        for tests in filter(None, (mutant and mutant.first, SUITE)):
             try:
                 done = subprocess.run(
                     [*command, *tests], cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout_s
@@ -64,7 +66,9 @@ def run(mutant: Mutant, timeout_s: float = 600.0) -> str:
             if done.returncode == 0:
                 continue
             if done.returncode not in (1, 2):
-                raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+                raise RuntimeError(
+                    f"{mutant and mutant.name}: pytest ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+                )
             lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
             return (
                 f"killed by {lines[0].split(' ', 1)[1].split(' - ')[0]}"
@@ -82,6 +86,10 @@ def main() -> int:
     chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
     for mutant in chosen:
         mutated(mutant, (ROOT / mutant.path).read_text())
+    control = run(None)
+    if control != "SURVIVED":
+        print(f"the suite fails without any mutant: {control}")
+        return 1
     killed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         for mutant, verdict in zip(chosen, pool.map(run, chosen), strict=True):
