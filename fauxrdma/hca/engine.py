@@ -58,7 +58,8 @@ _QPN_LIMIT = 1 << 24
 
 
 class HcaEngine:
-    """Queue pairs and memory keys of the HCA with `lid`. `rng` makes keys and queue-pair numbers."""
+    """Queue pairs and memory keys of the HCA with `lid`. `rng` makes keys and queue-pair numbers; `choices` (default:
+    by the LID) is for what hardware leaves open."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class HcaEngine:
         rng: random.Random,
         profile: HcaProfile = PROFILES[DEFAULT_PROFILE],
         port: Port | None = None,
+        choices: random.Random | None = None,
     ) -> None:
         self.lid = lid
         self.profile = profile
@@ -75,12 +77,14 @@ class HcaEngine:
         self.keys = KeyTable(rng)
         self._resources = ResponderResources(self.attributes.max_res_rd_atom)
         self._rng = rng
+        self._choices = choices or random.Random(lid)
         self._qps: dict[int, QueuePair] = {}
         self._requesters: dict[int, SendHalf] = {}
         self._retransmits_of_gone = 0  # by queue pairs that have been destroyed
         self._responders: dict[int, ReceiveHalf] = {}
         self.srqs = SharedReceiveQueues(self.attributes, self._qps)
-        self.timers: list[tuple[int, int]] = []  # a heap of (deadline ns, queue pair); entries may be early
+        # A heap of (deadline ns, queue pair, negative where answers are held until then); entries may be early.
+        self.timers: list[tuple[int, int]] = []
 
     # ---- control path --------------------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class HcaEngine:
         if qp.qp_type == QpType.IBV_QPT_UD:
             handles = self.datagrams.handles
             return UdRequester(qp, self.keys, self.port, handles), UdResponder(qp, self.keys, self.port)
-        return Requester(qp, self.keys, self.lid), Responder(qp, self.keys, self.lid)
+        return Requester(qp, self.keys, self.lid), Responder(qp, self.keys, self.lid, self._choices)
 
     def destroy_qp(self, qpn: int) -> None:
         """Remove a queue pair without completions; its peer hears nothing more."""
@@ -258,7 +262,7 @@ class HcaEngine:
         """The express lane for `place`, the copy and ``handle(FrameReceived)`` of a small RDMA WRITE; appends actions.
         False (and nothing has changed) when the general way is due."""
         responder = self._responders.get(write[2])
-        if not isinstance(responder, Responder) or responder.qp.state == _RTR:
+        if not isinstance(responder, Responder) or responder.qp.state == _RTR or responder.jobs:
             return False  # in RTR the first packet also raises IBV_EVENT_COMM_EST
         return land_small_write(responder, write, payload, out)
 
@@ -314,7 +318,11 @@ class HcaEngine:
             if responder.finish(frame, now, out):
                 self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
             elif responder.jobs:
-                self._want_link(qp, out)
+                held_until = responder.held_until_ns
+                if held_until is None:
+                    self._want_link(qp, out)
+                else:
+                    heapq.heappush(self.timers, (held_until, -qp.qpn))
             return
         if qp.state not in _SENDING:
             return
@@ -464,6 +472,10 @@ class HcaEngine:
     def _timer_expired(self, now: int, out: list[Action]) -> None:
         while self.timers and self.timers[0][0] <= now:
             due, qpn = heapq.heappop(self.timers)
+            if qpn < 0:  # answers were held
+                if (qp := self._qps.get(-qpn)) is not None and self._responders[-qpn].release(now):
+                    self._want_link(qp, out)
+                continue
             requester = self._requesters.get(qpn)
             if requester is None or not requester.queued or requester.queued[0] != due:
                 continue  # the queue pair is gone

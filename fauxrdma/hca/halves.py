@@ -84,6 +84,13 @@ class ReceiveHalf(Protocol):
     def finish(self, frame: Frame, now: int, out: list[Action]) -> bool:
         """The payload is in place. Returns True when the queue pair has to go to ERR."""
 
+    @property
+    def held_until_ns(self) -> int | None:
+        """Until when responses are held back, if they are."""
+
+    def release(self, now: int) -> bool:
+        """That time has come: whether there are responses to send."""
+
     def next_response(self, max_payload: int) -> Frame | None:
         """The next burst of response data, or None."""
 

@@ -146,6 +146,7 @@ class Requester:
                 frame = cut_request(wqe, qp, self.lid)
                 wqe.begun = wqe.cut = True
                 self.cut_i += 1
+                frame.ack_req = self._is_last()
                 self.outstanding_reads += 1
             if self.deadline_ns is None:
                 self.restart_timer(now)

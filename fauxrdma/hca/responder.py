@@ -11,12 +11,13 @@ allowed by a NAK that ends the queue pair.
 
 from __future__ import annotations
 
+import random
 from enum import IntEnum
 
 from fauxrdma.hca.atomics import ATOMIC_BYTES, ATOMIC_REQUESTS, execute_atomic
 from fauxrdma.hca.events import Action, AsyncEvent, Complete, SendFrame
 from fauxrdma.hca.queue_pair import QueuePair
-from fauxrdma.hca.responses import ResponseQueue
+from fauxrdma.hca.responses import HELD_NS, ResponseQueue
 from fauxrdma.hca.work_queue import RecvWqe, slice_pieces
 from fauxrdma.ib.enums import (
     AccessFlags,
@@ -69,7 +70,7 @@ class Verdict(IntEnum):
 
 
 class Responder:
-    """Receiver state machine of one queue pair."""
+    """Receiver state machine of one queue pair. `choices` decides which READs are answered late."""
 
     __slots__ = (
         "_nak",
@@ -80,6 +81,7 @@ class Responder:
         "_verdict",
         "_view",
         "_write",
+        "choices",
         "closing",
         "expected_psn",
         "in_message",
@@ -91,8 +93,9 @@ class Responder:
         "qp",
     )
 
-    def __init__(self, qp: QueuePair, keys: KeyTable, lid: int) -> None:
+    def __init__(self, qp: QueuePair, keys: KeyTable, lid: int, choices: random.Random) -> None:
         self.qp = qp
+        self.choices = choices
         self.keys = keys
         self.lid = lid
         self.jobs = ResponseQueue(qp, keys, lid)
@@ -248,7 +251,7 @@ class Responder:
         name, limit = _B(frame.opcode).name, self.qp.attr.max_dest_rd_atomic
         if self.in_message is not None:
             self._refuse(NakCode.INVALID_REQUEST, f"{name} inside another message")
-        elif len(self.jobs) >= limit:
+        elif self.jobs.outstanding >= limit:
             self._refuse(NakCode.INVALID_REQUEST, f"more READs and atomics outstanding than max_dest_rd_atomic {limit}")
         elif frame.opcode == _READ_REQUEST:
             self._view = self._resolve(frame.va, frame.dma_len, frame.rkey, _REMOTE_READ)
@@ -304,6 +307,7 @@ class Responder:
             # Another frame was placed meanwhile (over a connection that replaced a broken one): this one is lost.
             return False
         self._placed = None
+        self.jobs.held_until_ns = None
         verdict = self._verdict
         if verdict == Verdict.ACCEPT:
             self._accept(frame, now, out)
@@ -355,6 +359,9 @@ class Responder:
             return
         if opcode == _READ_REQUEST:
             self.jobs.add_read(frame.psn, frame.va, frame.rkey, frame.dma_len)
+            more_follows = not frame.ack_req
+            if more_follows and self.qp.profile.writes_overtake_reads and self.choices.getrandbits(1):
+                self.jobs.held_until_ns = now + HELD_NS
             self.expected_psn = psn_add(self.expected_psn, packets_in(frame.dma_len, self.qp.mtu))
             self.msn = (self.msn + 1) & 0xFFFFFF
             return
@@ -401,7 +408,7 @@ class Responder:
             self._verdict = Verdict.ACCEPT
             self._resolve(frame.va, frame.dma_len, frame.rkey, _REMOTE_READ)
             if self._verdict == Verdict.ACCEPT:
-                self.jobs.add_read(frame.psn, frame.va, frame.rkey, frame.dma_len)
+                self.jobs.add_read(frame.psn, frame.va, frame.rkey, frame.dma_len, again=True)
             else:
                 self.expected_psn = frame.psn  # allowed the first time, and not any more
         elif frame.opcode in ATOMIC_REQUESTS:
@@ -420,6 +427,17 @@ class Responder:
             text = note.encode()[:1024]
             frame.payload, frame.nbytes = (memoryview(text),), len(text)
         out.append(SendFrame(qp.qpn, frame))
+
+    @property
+    def held_until_ns(self) -> int | None:
+        """Until when answers are held, if they are."""
+        return self.jobs.held_until_ns
+
+    def release(self, now: int) -> bool:
+        """The time until which answers were held has come: whether there are any to send."""
+        if self.jobs.held_until_ns is not None and now >= self.jobs.held_until_ns:
+            self.jobs.held_until_ns = None
+        return bool(self.jobs)
 
     def next_response(self, max_payload: int) -> Frame | None:
         """The next response, with at most `max_payload` bytes of READ data, or None. A READ whose memory has gone is

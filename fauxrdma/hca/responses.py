@@ -1,8 +1,11 @@
 """What an RC responder owes its requester: answers to READs and atomics, in the order of the requests.
 
 A READ is read when its answer is cut, so a later unfenced WRITE may overtake it, and a deregistered region is not read
-any more. An atomic is executed when its request arrives and never again: its result is kept for a duplicate of the
-request, together with those of the last `max_dest_rd_atomic` atomics (IBTA vol. 1, 9.4.5 and 9.7.4.4.2).
+any more. To have programs notice, answers are also **held** now and then, until the requester's next frame is here or
+`HELD_NS` have passed.
+
+An atomic is executed when its request arrives and never again: its result is kept for a duplicate of the request,
+together with those of the last `max_dest_rd_atomic` atomics (IBTA vol. 1, 9.4.5 and 9.7.4.4.2).
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from fauxrdma.memory.regions import Fault, KeyTable
 from fauxrdma.memory.spans import load
 from fauxrdma.wire.headers import Frame, packets_in, psn_add, psn_diff
 
-__all__ = ["ResponseQueue"]
+__all__ = ["HELD_NS", "ResponseQueue"]
+
+HELD_NS = 1000
+"""How long the answer to a READ is held at most, in fabric time: what a slow PCIe read takes."""
 
 _B = BthOpcode
 _REMOTE_READ = int(AccessFlags.IBV_ACCESS_REMOTE_READ)
@@ -25,7 +31,8 @@ _ACK = int(AethSyndrome.ACK) | 0x1F
 
 @dataclass(slots=True)
 class _Job:
-    """One request being answered. `psn` is that of its first response; `original` is None for a READ."""
+    """One request being answered. `psn` is that of its first response; `original` is None for a READ; `again`: it was
+    answered before, and the requester, who may have that answer by now, does not count it."""
 
     psn: int
     original: int | None = None
@@ -33,6 +40,7 @@ class _Job:
     rkey: int = 0
     length: int = 0
     sent: int = 0
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -42,6 +50,7 @@ class ResponseQueue:
     qp: QueuePair = field(repr=False, compare=False)
     keys: KeyTable = field(repr=False, compare=False)
     lid: int
+    held_until_ns: int | None = None  # nothing is answered before
     _jobs: deque[_Job] = field(default_factory=deque)
     _replay: deque[tuple[int, int]] = field(default_factory=deque)  # PSN and original value of the last atomics
 
@@ -51,15 +60,21 @@ class ResponseQueue:
     def clear(self) -> None:
         """Owe nothing any more."""
         self._jobs.clear()
+        self.held_until_ns = None
 
     def reset(self) -> None:
         """Owe nothing and remember nothing (RESET)."""
-        self._jobs.clear()
+        self.clear()
         self._replay.clear()
 
-    def add_read(self, psn: int, va: int, rkey: int, length: int) -> None:
-        """Answer a READ of `length` bytes whose first response has this PSN."""
-        self._jobs.append(_Job(psn, None, va, rkey, length))
+    @property
+    def outstanding(self) -> int:
+        """Requests that count against max_dest_rd_atomic."""
+        return sum(not job.again for job in self._jobs)
+
+    def add_read(self, psn: int, va: int, rkey: int, length: int, again: bool = False) -> None:
+        """Answer a READ of `length` bytes whose first response has this PSN; `again`: a duplicate."""
+        self._jobs.append(_Job(psn, None, va, rkey, length, again=again))
 
     def add_atomic(self, psn: int, original: int) -> None:
         """Answer an atomic that has just been executed, and remember its result."""
@@ -72,7 +87,7 @@ class ResponseQueue:
         """Answer a duplicate of an atomic from memory. One too old to be remembered gets no answer."""
         for known, original in self._replay:
             if known == psn:
-                self._jobs.append(_Job(psn, original))
+                self._jobs.append(_Job(psn, original, again=True))
 
     @property
     def next_psn(self) -> int:
@@ -89,7 +104,7 @@ class ResponseQueue:
     def next_frame(self, max_payload: int, msn: int) -> Frame | Fault | None:
         """The next response, of at most `max_payload` bytes; a Fault when its memory is not there any more; None when
         nothing is owed. Raises Unreachable when it is registered and cannot be read all the same."""
-        if not self._jobs:
+        if not self._jobs or self.held_until_ns is not None:
             return None
         job = self._jobs[0]
         qp = self.qp

@@ -247,6 +247,15 @@ class UnreliableResponder:
         self._broken = Fault(f"posted receive wr_id {self._receive.wr_id}: its memory was deregistered")
         return True
 
+    @property
+    def held_until_ns(self) -> int | None:
+        """Nothing is ever held."""
+        return None
+
+    def release(self, now: int) -> bool:
+        """Nothing is ever held."""
+        return False
+
     def next_response(self, max_payload: int) -> Frame | None:
         """Nothing is ever answered."""
         return None

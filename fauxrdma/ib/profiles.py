@@ -28,6 +28,9 @@ class HcaProfile:
       request" (REM_INV_REQ_ERR) and not by "remote access error" (REM_ACCESS_ERR).
     - `big_endian_atomic_replies`: the original value of an atomic arrives in big-endian order.
     - `last_wqe_event`: IBV_EVENT_QP_LAST_WQE_REACHED is raised.
+    - `writes_overtake_reads`: a READ with more behind it may be answered late, so that an unfenced WRITE behind it is
+      seen in what it reads: allowed to every device, and a bug in programs that count on the opposite. Which ones is
+      chosen by the fabric's seed.
     - `inline_errno`: what post_send says of more inline data than the queue pair takes (EINVAL or ENOMEM).
     - `memlock_bytes`: how many bytes may be registered at a time, all regions together (ENOMEM beyond); 0: no limit.
     """
@@ -38,6 +41,7 @@ class HcaProfile:
     missing_access_is_invalid_request: bool = False
     big_endian_atomic_replies: bool = False
     last_wqe_event: bool = True
+    writes_overtake_reads: bool = True
     inline_errno: int = errno.EINVAL
     memlock_bytes: int = 0
 

@@ -22,12 +22,16 @@ __all__ = ["EmulatedHca"]
 class EmulatedHca:
     """Engine, completion queues by number, rings by queue-pair number, and who hears of asynchronous events."""
 
-    def __init__(self, info: HcaInfo, rng: random.Random, profile: HcaProfile = PROFILES[DEFAULT_PROFILE]) -> None:
+    def __init__(
+        self, info: HcaInfo, rng: random.Random, profile: HcaProfile = PROFILES[DEFAULT_PROFILE], seed: int = 0
+    ) -> None:
         self.info = info
         self.profile = profile
         self.attributes = profile.device_attributes(info.guid)
         self.port = EmulatedPort(info, self.attributes)
-        self.engine = HcaEngine(info.lid, rng, profile, Port(info.lid, mtu=info.mtu))
+        self.engine = HcaEngine(
+            info.lid, rng, profile, Port(info.lid, mtu=info.mtu), random.Random(f"{seed}/{info.lid}")
+        )
         self.tell_gids()
         self.pds = 0  # of all applications
         self.registered_bytes = 0

@@ -112,7 +112,7 @@ class HcaDaemon:
         )
         for info in welcome.hcas:
             # Keys must not be guessable, so they come from the system and not from the fabric's seed.
-            data_path.add_hca(EmulatedHca(info, random.SystemRandom(), self.profile))
+            data_path.add_hca(EmulatedHca(info, random.SystemRandom(), self.profile, welcome.seed))
         return data_path
 
     def _bind_tcp(self) -> socket.socket:

@@ -201,7 +201,8 @@ class World:
         for lid in range(1, hcas + 1):
             self.pds[lid] = ProtectionDomain(lid)
             port = Port(lid, [(gid_bytes(f"fe80::{lid:x}"), GidType.IBV_GID_TYPE_IB)])
-            engine = HcaEngine(lid, random.Random(self.rng.getrandbits(64)), profile, port)
+            rng, choices = random.Random(self.rng.getrandbits(64)), random.Random(f"{seed}/{lid}")
+            engine = HcaEngine(lid, rng, profile, port, choices)
             self.hcas.append(SimHca(self, lid, engine))
 
     def connect(self, a: SimQp, b: SimQp, **attributes: Any) -> None:

@@ -69,8 +69,9 @@ def _state(qp: SimQp) -> dict[str, Any]:
     requester, responder = engine._requesters[qp.qp.qpn], engine._responders[qp.qp.qpn]
     for half in (requester, responder):
         for name in type(half).__slots__:
-            if name not in ("keys", "qp", "wqes", "_placed", "_view", "_verdict"):
+            if name not in ("keys", "qp", "wqes", "choices", "_placed", "_view", "_verdict"):
                 out[name] = getattr(half, name)
+    out["choices"] = responder.choices.getstate()
     out["wqes"] = [
         (w.index, w.wr_id, w.first_psn, w.last_psn, w.sent, w.cut, w.length, w.flags) for w in requester.wqes
     ]
