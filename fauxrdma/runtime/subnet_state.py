@@ -155,6 +155,7 @@ class SubnetState:
 
     def reroute(self, now: int) -> None:
         """The tables are new: active flows go by them. What has no path shares no link."""
+        self._chosen.clear()
         for key, start in self._flows.items():
             self._route(key, start, now)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fauxrdma.fabric.routing import SwitchGraph
-from fauxrdma.topology.graph import NodeKind, Topology
+from fauxrdma.topology.graph import Node, NodeKind, Topology, reachable_switches
 
 
 def missing() -> str:
@@ -46,11 +46,10 @@ def node_guid(lid: int) -> int:
     return 2 << 56 | high << 48 | low << 40 | low << 8 | high
 
 
-def net_file(topology: Topology) -> str:
-    """The topology as ibsim reads it. The first node is the one that OpenSM runs on: the first HCA."""
-    graph = SwitchGraph.of(topology)
+def net_file(topology: Topology, nodes: list[tuple[int, Node]]) -> str:
+    """These nodes, with their LIDs, as ibsim reads them. The first one, an HCA, is where OpenSM runs."""
     out = []
-    for lid, node in enumerate(graph.nodes, start=1):
+    for lid, node in nodes:
         cables = sorted(
             (link for link in topology.links_from(node.name) if link.kind == "cable"), key=lambda link: link.src_port
         )
@@ -62,22 +61,47 @@ def net_file(topology: Topology) -> str:
     return "\n".join(out)
 
 
+def subnets(topology: Topology) -> list[list[tuple[int, Node]]]:
+    """The nodes of each island, with their LIDs, HCAs first: each is a subnet with an OpenSM of its own."""
+    nodes = list(enumerate(SwitchGraph.of(topology).nodes, start=1))
+    parts = []
+    for hcas in topology.members_of_islands():
+        names = {hca.name for hca in hcas}
+        names |= reachable_switches(topology.fabric_link(hcas[0]).dst, topology.nodes, topology.links)
+        parts.append([(lid, node) for lid, node in nodes if node.name in names])
+    return parts
+
+
 def run_opensm(topology: Topology, engine: str, folder: Path, *options: str) -> OpenSm:
-    """One sweep of OpenSM with `engine` over `topology`, in the empty `folder`."""
-    (folder / "net").write_text(net_file(topology))
-    graph = SwitchGraph.of(topology)
+    """One sweep of OpenSM with `engine` over each island of `topology`, in the empty `folder`; `used` has "and" between
+    engines when not all used the same."""
+    result = OpenSm()
+    used = []
+    for number, nodes in enumerate(subnets(topology)):
+        island = folder / f"island{number}"
+        island.mkdir()
+        swept = _sweep(topology, nodes, engine, island, *options)
+        result.tables |= swept.tables
+        result.log += swept.log
+        used.append(swept.used)
+    result.used = " and ".join(dict.fromkeys(used))
+    return result
+
+
+def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folder: Path, *options: str) -> OpenSm:
+    (folder / "net").write_text(net_file(topology, nodes))
     lines = []
-    for lid, node in enumerate(graph.nodes, start=1):
+    for lid, node in nodes:
         port_guid = node_guid(lid) + (node.kind is not NodeKind.SWITCH)
         lines.append(f"0x{port_guid:016x} 0x{lid:04x} 0x{lid:04x}\n")
     (folder / "guid2lid").write_text("".join(lines))
     environment = {
         **os.environ,
         "PATH": _path(),
-        "IBSIM_SOCKNAME": f"fauxrdma-{os.getpid()}-{folder.name}",
+        "IBSIM_SOCKNAME": f"fauxrdma-{os.getpid()}-{folder.parent.name}-{folder.name}",
         "OSM_TMP_DIR": str(folder),
         "OSM_CACHE_DIR": str(folder),
-        "SIM_HOST": graph.nodes[0].name,
+        "SIM_HOST": nodes[0][1].name,
     }
     simulator = subprocess.Popen(
         ["ibsim", "-s", "-N", "16384", "-S", "2048", "-P", "65536", "net"],

@@ -11,6 +11,7 @@ from real_opensm import OpenSm, missing, run_opensm
 from routing_fabrics import FABRICS, UNUSUAL_TREES
 
 from fauxrdma.fabric.routing import Routes, SwitchGraph, compute_routes
+from fauxrdma.fabric.routing.switch_graph import UNREACHED
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"OpenSM is the yardstick: {missing()}")
 
@@ -28,12 +29,14 @@ def both(name: str, engine: str, folder: Path) -> tuple[SwitchGraph, Routes, Ope
 
 
 def hca_paths(graph: SwitchGraph, tables: dict[str, dict[str, int]]) -> dict[tuple[str, str], list[tuple[str, int]]]:
-    """(switch, port) after (switch, port) from every switch with an HCA to every HCA."""
+    """(switch, port) after (switch, port) from every switch with an HCA to every HCA of its island."""
     peer = {(graph.switches[at], trunk.port): graph.switches[trunk.peer]
             for at, trunks in enumerate(graph.trunks) for trunk in trunks}  # fmt: skip
     paths = {}
     for start in {graph.switches[end.switch] for end in graph.endpoints}:
         for end in graph.endpoints:
+            if graph.hops[graph.number[start], end.switch] == UNREACHED:
+                continue
             path = []
             at: str | None = start
             while at is not None and len(path) <= len(tables):
@@ -93,6 +96,6 @@ def test_dfsssp_is_as_short_as_balanced_and_needs_no_more_lanes(name: str, tmp_p
     # Where everything is equal OpenSM takes what its heap has on top, and neither choice is the better one for what
     # comes later: the fullest cable may have a few paths more here or there.
     assert max(load(graph, ours), default=0) <= 1.15 * max(load(graph, theirs), default=0) + 1
-    needed = next(int(line.split()[-1]) for line in opensm.log if "Virtual Lanes needed" in line)
+    needed = max(int(line.split()[-1]) for line in opensm.log if "Virtual Lanes needed" in line)
     assert routes.lanes is not None
     assert routes.lanes.needed <= needed

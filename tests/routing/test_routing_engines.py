@@ -12,6 +12,7 @@ from routing_fabrics import FABRICS, ring
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing import ENGINES, Routes, SwitchGraph, compute_routes
 from fauxrdma.fabric.routing.dependencies import Walks, find_circle, used_by_tables
+from fauxrdma.fabric.routing.switch_graph import UNREACHED
 from fauxrdma.topology.loading import load_topology
 
 
@@ -29,11 +30,14 @@ def walk(graph: SwitchGraph, routes: Routes, start: int, lid: int) -> list[int]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FABRICS)
-def test_every_hca_is_reached_on_a_shortest_way(name: str, engine: str) -> None:
+def test_every_hca_of_an_island_is_reached_on_a_shortest_way(name: str, engine: str) -> None:
     graph = SwitchGraph.of(FABRICS[name])
     routes = compute_routes(graph, engine)
     for start in {end.switch for end in graph.endpoints}:
         for end in graph.endpoints:
+            if graph.hops[start, end.switch] == UNREACHED:
+                assert end.lid not in routes.tables[graph.switches[start]]
+                continue
             way = walk(graph, routes, start, end.lid)
             assert way[-1] == end.switch
             assert len(way) - 1 == graph.hops[start, end.switch]
@@ -158,3 +162,18 @@ def test_work_grows_less_than_the_tables(engine: str) -> None:
     small, large = SwitchGraph.of(FABRICS["three-tier"]), SwitchGraph.of(FABRICS["three-tier-wide"])
     entries = len(large.switches) * len(large.nodes) / (len(small.switches) * len(small.nodes))
     assert operations("three-tier-wide", engine) < 0.6 * entries * operations("three-tier", engine)
+
+
+def test_islands_are_routed_as_subnets_of_their_own() -> None:
+    """Also after a link failed: the other island does not notice."""
+    topology = load_topology("dual-plane", 12)
+    graph = SwitchGraph.of(topology)
+    for engine in ("minhop", "updn", "ftree", "dfsssp"):
+        before = compute_routes(graph, engine)
+        assert [len(part.graph.switches) for part in before.parts] == [len(graph.switches) // 2] * 2
+        trunk = before.parts[0].graph.trunks[0][0]
+        after = compute_routes(SwitchGraph.of(topology, {trunk.link}), engine, previous=before)
+        assert (after.parts[1].ports == before.parts[1].ports).all()
+        changed = {graph.switches[at] for at, _ in np.argwhere(after.ports != before.ports)}
+        assert changed
+        assert changed <= set(before.parts[0].graph.switches)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes, sssp
 from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES
 from fauxrdma.fabric.routing.fat_tree import NotAFatTree
 from fauxrdma.fabric.routing.ftree import ftree
 from fauxrdma.fabric.routing.keeping import keep_whole_ways
-from fauxrdma.fabric.routing.lanes import DATA_LANES
+from fauxrdma.fabric.routing.lanes import DATA_LANES, IslandLanes
 from fauxrdma.fabric.routing.minhop import minhop
 from fauxrdma.fabric.routing.routes import Routes
-from fauxrdma.fabric.routing.switch_graph import SwitchGraph
+from fauxrdma.fabric.routing.switch_graph import NO_PORT, SwitchGraph
 from fauxrdma.fabric.routing.updn import NO_ROOTS, updn
 
 __all__ = ["ENGINES", "compute_routes"]
@@ -30,13 +32,34 @@ def compute_routes(
     """The routes of a fabric; minhop's, with messages that say why, where the wanted engine cannot serve it.
 
     `previous`: the routes before links failed; entries that are still as good stay as they are (of ftree and dfsssp:
-    those whose way is whole). `data_lanes`: how many each port has, for dfsssp. Raises ConfigError for an engine that
-    does not exist.
+    those whose way is whole). `data_lanes`: how many each port has, for dfsssp. Islands are routed one by one, as by
+    subnet managers of their own. Raises ConfigError for an engine that does not exist.
     """
     if engine not in ENGINES:
         raise ConfigError(f"unknown routing engine {engine!r}: it is one of {', '.join(ENGINES)}")
     if engine in ETHERNET_ENGINES:
         return Routes(graph, engine, minhop(graph, previous), seed=seed)
+    islands = graph.islands()
+    if len(islands) == 1:
+        return _route(graph, engine, previous, data_lanes)
+    before = previous.parts if previous is not None else (None,) * len(islands)
+    parts = [_route(island, engine, old, data_lanes) for island, old in zip(islands, before, strict=True)]
+    return _joined(graph, engine, parts)
+
+
+def _joined(graph: SwitchGraph, asked: str, parts: list[Routes]) -> Routes:
+    """The routes of islands as those of the whole fabric."""
+    ports = np.full((len(graph.switches), len(graph.nodes) + 1), NO_PORT, dtype=np.int16)
+    for part in parts:
+        ports[[graph.number[name] for name in part.graph.switches]] = part.ports
+    engines = list(dict.fromkeys(part.engine for part in parts))
+    messages = tuple(dict.fromkeys(message for part in parts for message in part.messages))
+    lanes = IslandLanes([part.lanes for part in parts]) if any(part.lanes is not None for part in parts) else None
+    return Routes(graph, " and ".join(engines), ports, asked=asked, messages=messages, lanes=lanes, parts=tuple(parts))
+
+
+def _route(graph: SwitchGraph, engine: str, previous: Routes | None, data_lanes: int) -> Routes:
+    """The routes of one island."""
     failed: tuple[str, ...] = ()
     if engine == "updn":
         ports = updn(graph, previous)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from fauxrdma.fabric.routing.switch_graph import SwitchGraph
 
-__all__ = ["DATA_LANES", "Lanes"]
+__all__ = ["DATA_LANES", "IslandLanes", "Lanes"]
 
 DATA_LANES = 8
 """Data lanes of a port, VL0 to VL7, as OpenSM finds them on ibsim and as common switches have."""
@@ -42,6 +44,10 @@ class Lanes:
             self._share[fullest] += 1
         self._first = [sum(self._share[:at]) for at in range(self.needed)]
 
+    def __contains__(self, lid: object) -> bool:
+        """Whether an HCA with this LID has lanes here."""
+        return lid in self._row
+
     def lane(self, slid: int, dlid: int) -> int:
         """The lane of traffic between two HCAs, 0 for LIDs that are none. OpenSM draws lots among those that share a
         load; here both LIDs decide."""
@@ -50,3 +56,20 @@ class Lanes:
             return 0
         base = int(self._lane[row, column])
         return self._first[base] + (slid + dlid) % self._share[base]
+
+
+class IslandLanes:
+    """The lanes of a fabric whose islands have lanes of their own, None for those on lane 0 alone."""
+
+    def __init__(self, parts: Sequence[Lanes | IslandLanes | None]) -> None:
+        self._parts = [part for part in parts if part is not None]
+        self.needed: int = max((part.needed for part in self._parts), default=1)
+        self.available: int = max((part.available for part in self._parts), default=1)
+
+    def __contains__(self, lid: object) -> bool:
+        """Whether an HCA with this LID has lanes here."""
+        return any(lid in part for part in self._parts)
+
+    def lane(self, slid: int, dlid: int) -> int:
+        """The lane of traffic between two HCAs, 0 for LIDs that are none or on different islands."""
+        return next((part.lane(slid, dlid) for part in self._parts if slid in part), 0)

@@ -18,7 +18,7 @@ from fauxrdma.fabric.routing.dependencies import (
     used_by_tables,
 )
 from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES, FlowKey, Load, pick_port, unloaded
-from fauxrdma.fabric.routing.lanes import Lanes
+from fauxrdma.fabric.routing.lanes import IslandLanes, Lanes
 from fauxrdma.fabric.routing.switch_graph import NO_PORT, PortArray, SwitchGraph
 
 __all__ = ["Routes", "Table", "Tables"]
@@ -74,7 +74,7 @@ class Routes:
     explains in OpenSM's words. `ports[switch number, LID]` is the output port, NO_PORT where there is none;
     `tables[switch name][LID]` is the same as a mapping. `warnings` has a sentence on a credit loop if the routes have
     one, and `credit_loop` the ids of its links. `lanes` says which virtual lane keeps whom free of deadlock; None: all
-    traffic is on lane 0.
+    traffic is on lane 0. `parts`: the routes of each island, where there are several.
     """
 
     def __init__(
@@ -85,8 +85,9 @@ class Routes:
         *,
         asked: str | None = None,
         messages: tuple[str, ...] = (),
-        lanes: Lanes | None = None,
+        lanes: Lanes | IslandLanes | None = None,
         seed: int = 0,
+        parts: tuple[Routes, ...] = (),
     ) -> None:
         self.graph = graph
         self.engine = engine
@@ -96,8 +97,16 @@ class Routes:
         self.tables = Tables(graph, ports)
         self.lanes = lanes
         self.seed = seed
+        self.parts = parts
         self.any_shortest = engine in ETHERNET_ENGINES
-        self.credit_loop = [] if lanes is not None else links_of(graph, find_circle(graph, self._dependencies()))
+        self.credit_loop = self._find_credit_loop()
+
+    def _find_credit_loop(self) -> list[int]:
+        if self.parts:
+            return next((part.credit_loop for part in self.parts if part.credit_loop), [])
+        if self.lanes is not None:
+            return []
+        return links_of(self.graph, find_circle(self.graph, self._dependencies()))
 
     def _dependencies(self) -> IntArray:
         if self.any_shortest:

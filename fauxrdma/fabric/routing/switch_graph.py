@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fauxrdma.topology.graph import Node, NodeKind, Topology
+from fauxrdma.topology.graph import Node, NodeKind, Topology, reachable_switches
 
 __all__ = ["NO_PORT", "UNREACHED", "Endpoint", "HopArray", "PortArray", "SwitchGraph", "Trunk", "spread"]
 
@@ -53,15 +53,21 @@ class SwitchGraph:
     """`nodes[lid - 1]` has LID `lid`; `switches[i]` is the name of switch i, `switch_lids[i]` its LID; `trunks[i]` its
     cables to other switches by port; `endpoints` the HCAs that are reached, by LID."""
 
-    def __init__(self, topology: Topology, down: Collection[int] = ()) -> None:
-        """`down`: ids of links that are down; naming one direction of a cable takes out both."""
+    def __init__(self, topology: Topology, down: Collection[int] = (), only: Collection[str] | None = None) -> None:
+        """`down`: ids of links that are down; naming one direction of a cable takes out both. `only`: the switches to
+        look at, with what hangs on them (default: all)."""
         self.topology = topology
         self.down = frozenset(down) | frozenset(topology.links[link].reverse for link in down)
         hcas, switches = topology.hcas(), topology.switches()
         self.nodes: list[Node] = [*hcas, *switches]
-        self.switches = [switch.name for switch in switches]
+        seen = [
+            (lid, node.name)
+            for lid, node in enumerate(switches, start=len(hcas) + 1)
+            if only is None or node.name in only
+        ]
+        self.switches = [name for _, name in seen]
+        self.switch_lids = [lid for lid, _ in seen]
         self.number = {name: at for at, name in enumerate(self.switches)}
-        self.switch_lids = range(len(hcas) + 1, len(self.nodes) + 1)
         self.trunks = [self._trunks_of(name) for name in self.switches]
         self.endpoints = self._find_endpoints(hcas)
         self.width = 1 + max((link.src_port for name in self.switches for link in topology.links_from(name)), default=0)
@@ -70,6 +76,18 @@ class SwitchGraph:
     def of(cls, topology: Topology, down: Collection[int] = ()) -> SwitchGraph:
         """The graph of `topology` without the links in `down`."""
         return cls(topology, down)
+
+    def islands(self) -> list[SwitchGraph]:
+        """The parts of a fabric that no cable joins, up or down, each a subnet to its manager; this graph itself where
+        it is one."""
+        topology = self.topology
+        if topology.islands == 1:
+            return [self]
+        parts = [
+            reachable_switches(topology.fabric_link(hcas[0]).dst, topology.nodes, topology.links)
+            for hcas in topology.members_of_islands()
+        ]
+        return [SwitchGraph(topology, self.down, part) for part in parts]
 
     def _trunks_of(self, name: str) -> list[Trunk]:
         found = [
@@ -83,7 +101,7 @@ class SwitchGraph:
         found = []
         for lid, hca in enumerate(hcas, start=1):
             for link in self.topology.links_from(hca.name):
-                if link.kind == "cable" and link.id not in self.down:
+                if link.kind == "cable" and link.id not in self.down and link.dst in self.number:
                     found.append(Endpoint(lid, hca.name, self.number[link.dst], link.dst_port, link.reverse))
         return found
 
