@@ -169,7 +169,7 @@ class PlanExecutor:
         self._steps = self._program.steps
         self._position = 0
         self._arithmetic = arithmetic
-        self._check_buffers(plan, buffers)
+        self._check_buffers(plan, plan.lengths(rank), buffers)
         self._buffers = dict(buffers)
         dtype = next(iter(buffers.values())).dtype if buffers else np.dtype(np.uint8)
         self._itemsize = dtype.itemsize
@@ -192,13 +192,13 @@ class PlanExecutor:
         self._last_out = {peer: count - 1 for peer, count in self._program.outgoing.items()}
 
     @staticmethod
-    def _check_buffers(plan: Plan, buffers: Mapping[str, Array]) -> None:
-        if set(buffers) != set(plan.buffers):
-            raise LocalProtocolError(f"{plan.name} needs the buffers {sorted(plan.buffers)}, got {sorted(buffers)}")
+    def _check_buffers(plan: Plan, lengths: Mapping[str, int], buffers: Mapping[str, Array]) -> None:
+        if set(buffers) != set(lengths):
+            raise LocalProtocolError(f"{plan.name} needs the buffers {sorted(lengths)}, got {sorted(buffers)}")
         for name, array in buffers.items():
-            if array.ndim != 1 or not array.flags.c_contiguous or array.size != plan.buffers[name]:
+            if array.ndim != 1 or not array.flags.c_contiguous or array.size != lengths[name]:
                 raise LocalProtocolError(
-                    f"{plan.name}: buffer {name!r} must be a contiguous array of {plan.buffers[name]} elements, "
+                    f"{plan.name}: buffer {name!r} must be a contiguous array of {lengths[name]} elements, "
                     f"got shape {array.shape}, strides {array.strides}"
                 )
         if len({array.dtype for array in buffers.values()}) > 1:

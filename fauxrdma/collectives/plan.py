@@ -16,7 +16,7 @@ Nothing in a plan depends on timing, so its reduction order is fixed and two run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fauxrdma.errors import LocalProtocolError
@@ -149,15 +149,16 @@ class Traffic:
 class Plan:
     """A collective over `world_size` ranks, with what it declares about itself.
 
-    `buffers` maps buffer names to their length in elements. `rounds` is the number of message times on the critical
-    path when all links are equal and every message is one chunk. `lanes` is the number of chunks in flight at once: an
-    executor needs more staging slots per peer than that. `reduction_order` says in words in which order values combine.
+    `buffers` maps buffer names to their length in elements, or to one length per rank. `rounds` is the number of
+    message times on the critical path when all links are equal and every message is one chunk. `lanes` is the number of
+    chunks in flight at once: an executor needs more staging slots per peer than that. `reduction_order` says in words
+    in which order values combine.
     """
 
     name: str
     algorithm: str
     world_size: int
-    buffers: dict[str, int]
+    buffers: Mapping[str, int | Sequence[int]]
     rounds: int
     lanes: int
     chunk: int
@@ -165,6 +166,10 @@ class Plan:
     build: Callable[[int], Program] = field(repr=False, compare=False)
     declare: Callable[[int], Traffic] = field(repr=False, compare=False)
     _programs: dict[int, Program] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def lengths(self, rank: int) -> dict[str, int]:
+        """How many elements each buffer of `rank` has."""
+        return {name: size if isinstance(size, int) else size[rank] for name, size in self.buffers.items()}
 
     def program(self, rank: int) -> Program:
         """The program of `rank` (built once). Raises LocalProtocolError for a rank outside the plan."""

@@ -65,7 +65,7 @@ class _World:
         self.steps: list[Sequence[Step]] = [plan.program(rank).steps for rank in range(n)]
         self.position = [0] * n
         self.buffers: list[dict[str, Values]] = [
-            {name: [(rank, name, i) for i in range(length)] for name, length in plan.buffers.items()}
+            {name: [(rank, name, i) for i in range(length)] for name, length in plan.lengths(rank).items()}
             for rank in range(n)
         ]
         self.edges: dict[Pair, _Edge] = {}
