@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,13 +18,14 @@ from fauxrdma.collectives import (
     PlanExecutor,
     chunk_elements,
     dissemination_barrier,
-    gloo_blocks,
     ring_all_gather,
-    ring_all_reduce,
     ring_broadcast,
     ring_reduce_scatter,
 )
+from fauxrdma.collectives.algorithms import PIPELINE_CHUNKS, all_reduce_plan
+from fauxrdma.collectives.direct import all_to_all, gather, scatter
 from fauxrdma.collectives.partition import SMALLEST_PIPELINED_BYTES
+from fauxrdma.collectives.trees import tree_reduce
 from fauxrdma.communicator.mesh import PROBE_S, PeerMesh, Store
 from fauxrdma.communicator.rendezvous import RendezvousStore
 from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
@@ -38,20 +39,17 @@ Array = NDArray[Any]
 ArithmeticFactory = Callable[[str, np.dtype[Any], int], Arithmetic]
 
 
-PIPELINE_CHUNKS = 16
-"""Into how many chunks a broadcast is cut, sizes permitting: a pipeline of n ranks then takes (n + 14) / 16 times the
-data's own time."""
+_kept_all_reduce = lru_cache(maxsize=256)(all_reduce_plan)
+"""Sizes repeat in training, so plans are kept."""
 
 
 @lru_cache(maxsize=256)
 def _plan(name: str, count: int, itemsize: int, n: int, root: int, slot_bytes: int, lanes: int) -> Plan:
     """The plan for a collective; sizes repeat in training, so they are kept."""
-    if name == "all_reduce":
-        chunk = chunk_elements(gloo_blocks(count, n, itemsize).block, itemsize, slot_bytes, lanes)
-        return ring_all_reduce(count, n, itemsize=itemsize, chunk=chunk, lanes=lanes)
-    if name == "broadcast":
+    if name in ("broadcast", "reduce"):
         chunk = chunk_elements(count, itemsize, slot_bytes, PIPELINE_CHUNKS, smallest_bytes=SMALLEST_PIPELINED_BYTES)
-        return ring_broadcast(count, n, root, chunk=chunk)
+        make = ring_broadcast if name == "broadcast" else tree_reduce
+        return make(count, n, root, chunk=chunk)
     chunk = chunk_elements(count, itemsize, slot_bytes, lanes)
     if name == "reduce_scatter":
         return ring_reduce_scatter(count, n, chunk=chunk, lanes=lanes)
@@ -131,15 +129,23 @@ class Communicator:
 
     # The collectives.
 
-    def all_reduce(self, array: Array, op: str = "sum", *, arithmetic: ArithmeticFactory = NumpyArithmetic) -> None:
+    def all_reduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        algorithm: str = "ring",
+        arithmetic: ArithmeticFactory = NumpyArithmetic,
+    ) -> None:
         """Replace `array` on every rank by the reduction over all ranks. `op`: sum, avg, product, min, max.
 
-        The order of reduction is fixed (see docs/collectives.md) and is gloo's. Raises CollectiveError, and
-        LocalProtocolError for an operation the dtype does not have.
+        `algorithm` is one of `collectives.algorithms.ALL_REDUCE`, the same on all ranks. The order of reduction is
+        fixed (see docs/collectives.md); the ring's is gloo's. Raises CollectiveError, and LocalProtocolError for an
+        operation the dtype does not have or an unknown algorithm.
         """
         reduction = arithmetic(op, array.dtype, self.world_size)
         flat = self._flat_output(array, copy=True)
-        plan = self._make_plan("all_reduce", flat.size, flat.itemsize)
+        plan = _kept_all_reduce(algorithm, flat.size, self.world_size, flat.itemsize, self._slot_bytes, self._lanes)
         self._run(plan, {"data": flat}, reduction, flat.nbytes)
         self._put_back(array, flat)
 
@@ -171,6 +177,60 @@ class Communicator:
         self._run(plan, {"data": flat}, None, flat.nbytes)
         self._put_back(array, flat)
 
+    def reduce(
+        self, array: Array, root: int = 0, op: str = "sum", *, arithmetic: ArithmeticFactory = NumpyArithmetic
+    ) -> None:
+        """Replace `array` on rank `root` by the reduction over all ranks; the others' stay as they are."""
+        reduction = arithmetic(op, array.dtype, self.world_size)
+        flat = self._flat_output(array, copy=True) if self.rank == root else array.flatten()
+        plan = self._make_plan("reduce", flat.size, flat.itemsize, root)
+        self._run(plan, {"data": flat}, reduction, flat.nbytes)
+        if self.rank == root:
+            self._put_back(array, flat)
+
+    def gather(self, output: Array | None, array: Array, root: int = 0) -> None:
+        """Put every rank's `array` into `output` (world_size x array.size elements) of rank `root`, in rank order;
+        `output` is None elsewhere."""
+        source = np.ascontiguousarray(array).reshape(-1)
+        flat = self._at_root("gather", output, array, root)
+        chunk = self._chunk(source.size, source.itemsize)
+        plan = gather([source.size] * self.world_size, root, chunk=chunk, lanes=self._lanes)
+        self._run(plan, {"input": source, "output": flat}, None, source.nbytes * self.world_size)
+        if output is not None and self.rank == root:
+            self._put_back(output, flat)
+
+    def scatter(self, output: Array, array: Array | None, root: int = 0) -> None:
+        """Rank r gets block r of the root's `array` (world_size x output.size elements) in `output`; `array` is None
+        elsewhere."""
+        flat = self._flat_output(output, copy=False)
+        source = np.ascontiguousarray(self._at_root("scatter", array, output, root, copy=True)).reshape(-1)
+        chunk = self._chunk(flat.size, flat.itemsize)
+        plan = scatter([flat.size] * self.world_size, root, chunk=chunk, lanes=self._lanes)
+        self._run(plan, {"input": source, "output": flat}, None, flat.nbytes * self.world_size)
+        self._put_back(output, flat)
+
+    def all_to_all(self, output: Array, array: Array, counts: Sequence[Sequence[int]] | None = None) -> None:
+        """Send block b of `array` to rank b, and get block a of `output` from rank a.
+
+        `counts[a][b]`: elements from rank a to rank b, the same table on all ranks; default: equal blocks.
+        """
+        n = self.world_size
+        if array.dtype != output.dtype:
+            raise LocalProtocolError(f"all_to_all: the input is {array.dtype} and the output {output.dtype}")
+        if counts is None:
+            if array.size % n or array.size != output.size:
+                raise LocalProtocolError(
+                    f"all_to_all over {n} ranks: input and output must have one size, a multiple of {n}; they have "
+                    f"{array.size} and {output.size} elements. For unequal blocks give counts"
+                )
+            counts = [[array.size // n] * n for _ in range(n)]
+        source = np.ascontiguousarray(array).reshape(-1)
+        flat = self._flat_output(output, copy=False)
+        chunk = self._chunk(max(map(max, counts)), source.itemsize)
+        plan = all_to_all(counts, chunk=chunk, lanes=self._lanes)
+        self._run(plan, {"input": source, "output": flat}, None, source.nbytes)
+        self._put_back(output, flat)
+
     def barrier(self) -> None:
         """Return when every rank has called it."""
         self._run(dissemination_barrier(self.world_size), {}, None, 0)
@@ -179,6 +239,19 @@ class Communicator:
 
     def _make_plan(self, name: str, count: int, itemsize: int, root: int = 0) -> Plan:
         return _plan(name, count, itemsize, self.world_size, root, self._slot_bytes, self._lanes)
+
+    def _chunk(self, block: int, itemsize: int) -> int:
+        """Elements per message for blocks of `block` elements: all ranks must come to the same number."""
+        return chunk_elements(block, itemsize, self._slot_bytes, self._lanes)
+
+    def _at_root(self, name: str, whole: Array | None, part: Array, root: int, copy: bool = False) -> Array:
+        """The array that only the root has, flat; an empty one elsewhere."""
+        if self.rank != root:
+            return np.empty(0, part.dtype)
+        if whole is None:
+            raise LocalProtocolError(f"{name}: rank {root} is the root and must give the whole array, not None")
+        self._check_pair(name, part, whole, whole.size, part.size * self.world_size)
+        return whole if copy else self._flat_output(whole, copy=False)
 
     def _check_pair(self, name: str, array: Array, output: Array, have: int, need: int) -> None:
         if array.dtype != output.dtype:
