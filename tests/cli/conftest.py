@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,9 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             stdin=subprocess.DEVNULL,
+            # A shell without job control starts what it puts in the background with SIGINT ignored, and that is
+            # inherited: tests that send one must not depend on how they were started.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def script(self, text: str, name: str = "job.py") -> str:
