@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Action, PutCompleted, PutMessage, ReturnCredits, apply_event
 from fauxrdma.communicator.endpoint import Endpoint
+from fauxrdma.communicator.layout import Layout, exchange_layout, own_seat
 from fauxrdma.errors import CollectiveError, FauxrdmaError, VerbsError
 from fauxrdma.ib.enums import IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, WcStatus
 from fauxrdma.verbs import CQ, PD, WC, CompChannel, Context
@@ -63,6 +64,8 @@ class PeerMesh:
         slot_bytes: int,
     ) -> None:
         self.rank = rank
+        self._world_size = world_size
+        self._layout: Layout | None = None
         self.endpoints: dict[int, Endpoint] = {}
         self.channels: dict[int, Channel] = {}
         self._by_qp: dict[int, Endpoint] = {}
@@ -87,6 +90,15 @@ class PeerMesh:
             if self._owns_context:
                 self.context.close()
             raise
+
+    @property
+    def layout(self) -> Layout:
+        """Where all ranks sit. The first use waits for all ranks to use it, too."""
+        # Not a cached_property: in Python 3.11 those of all instances share a lock, and ranks may be threads.
+        if self._layout is None:
+            seat = own_seat(self.context)
+            self._layout = exchange_layout(self._store, self._prefix, self.rank, self._world_size, seat)
+        return self._layout
 
     # Connections.
 

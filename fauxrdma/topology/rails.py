@@ -6,9 +6,11 @@ those. A *plane* is a part of the fabric that no cable joins to the others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
 from fauxrdma.topology.graph import Topology, reachable_switches
 
-__all__ = ["planes_of", "rails_of"]
+__all__ = ["planes_of", "rails_by_leaves", "rails_of"]
 
 
 def rails_of(topology: Topology) -> dict[str, int]:
@@ -17,7 +19,14 @@ def rails_of(topology: Topology) -> dict[str, int]:
     compute = [hca for hca in topology.hcas() if hca.index <= topology.shape.compute_hcas]
     for hca in compute:
         leaves.setdefault(hca.index, set()).add(topology.fabric_link(hca).dst)
-    rails: list[set[str]] = []
+    rail_of = rails_by_leaves(leaves)
+    return {hca.name: rail_of[hca.index] for hca in compute} if rail_of else {}
+
+
+def rails_by_leaves(leaves: Mapping[int, Set[str]]) -> dict[int, int]:
+    """The rail (from 0) of every HCA index, given the leaves that HCAs of that index are on; empty when they do not
+    keep apart, or are all on one rail."""
+    rails: list[Set[str]] = []
     rail_of: dict[int, int] = {}
     for index, own in sorted(leaves.items()):
         meets = [number for number, rail in enumerate(rails) if rail & own]
@@ -28,7 +37,7 @@ def rails_of(topology: Topology) -> dict[str, int]:
             rail_of[index] = meets[0]
         else:
             return {}
-    return {hca.name: rail_of[hca.index] for hca in compute} if len(rails) > 1 else {}
+    return rail_of if len(rails) > 1 else {}
 
 
 def planes_of(topology: Topology) -> dict[str, int]:

@@ -1,0 +1,157 @@
+"""Where every rank of a communicator sits: node, GPU, HCA, rail, and who may share memory with whom.
+
+Each rank knows its own place, from its HCA and its environment; all learn all places in one exchange through the
+rendezvous store. The ranks are the communicator's own, which for a sub-group of a job are not the job's: this is why
+nothing here counts on RANK or LOCAL_WORLD_SIZE to say where *others* are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import msgpack
+
+from fauxrdma.errors import CollectiveError, ConfigError, FauxrdmaError
+from fauxrdma.runtime.host_identity import host_identity
+from fauxrdma.topology.rails import rails_by_leaves
+from fauxrdma.topology.rank_places import RankPlace
+from fauxrdma.verbs import Context
+
+__all__ = ["GPU_VARIABLE", "PLACES_VARIABLE", "Layout", "Seat", "exchange_layout", "own_seat", "parse_places"]
+
+GPU_VARIABLE = "FAUXRDMA_GPU"
+"""The GPU of this rank, numbered within its node from 0."""
+PLACES_VARIABLE = "FAUXRDMA_PLACES"
+"""``node:gpu:hca`` of every rank of the job, in rank order, with spaces between."""
+
+
+class _Store(Protocol):
+    def set(self, key: str, value: Any) -> Any: ...
+
+    def get(self, key: str) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one rank tells the others: its place, the leaf switch of its HCA, and the identity of its host. `rail` is
+    one that the user gave it; None: whatever the leaves say."""
+
+    place: RankPlace
+    leaf: str
+    host: str
+    rail: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The seats of all ranks, as rank `rank` sees them."""
+
+    rank: int
+    seats: tuple[Seat, ...]
+
+    @cached_property
+    def places(self) -> list[RankPlace]:
+        """By rank."""
+        return [seat.place for seat in self.seats]
+
+    @cached_property
+    def nodes(self) -> list[list[int]]:
+        """The ranks of each node, in order of their GPUs: what hierarchical plans take. An emulated node that ranks on
+        several hosts share counts once per host."""
+        by_node: dict[tuple[int, str], list[int]] = {}
+        for rank, seat in enumerate(self.seats):
+            by_node.setdefault((seat.place.node, seat.host), []).append(rank)
+        in_order = sorted(by_node, key=lambda node_and_host: node_and_host[0])  # stable: then by first rank
+        return [sorted(by_node[node], key=lambda rank: self.places[rank].gpu) for node in in_order]
+
+    @cached_property
+    def rails(self) -> list[int]:
+        """The rail of each rank's HCA, by rank: the one its user gave, else what the leaves of the HCAs say, else (on a
+        fabric without rails) the HCA's index from 0."""
+        leaves: dict[int, set[str]] = {}
+        for seat in self.seats:
+            leaves.setdefault(seat.place.hca, set()).add(seat.leaf)
+        by_leaves = rails_by_leaves(leaves)
+        return [
+            by_leaves.get(seat.place.hca, seat.place.hca - 1) if seat.rail is None else seat.rail for seat in self.seats
+        ]
+
+    def same_node(self, a: int, b: int) -> bool:
+        """Whether ranks `a` and `b` are on one emulated node of one host: then NVLink joins them."""
+        return self.seats[a].place.node == self.seats[b].place.node and self.seats[a].host == self.seats[b].host
+
+    def may_share_memory(self, peer: int) -> bool:
+        """Whether this rank and `peer` may map the same memory: one node, and one host with the same namespaces."""
+        return self.same_node(self.rank, peer)
+
+
+def parse_places(text: str) -> list[RankPlace]:
+    """The places in FAUXRDMA_PLACES. Raises ConfigError for anything but node:gpu:hca of every rank."""
+    places = []
+    for rank, word in enumerate(text.split()):
+        numbers = word.split(":")
+        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers) or numbers[2] == "0":
+            raise ConfigError(
+                f"{PLACES_VARIABLE}: the place of rank {rank} is {word!r}, which is not node:gpu:hca (node and GPU "
+                "from 0, HCA from 1)"
+            )
+        places.append(RankPlace(*map(int, numbers)))
+    return places
+
+
+def own_seat(context: Context, environment: Mapping[str, str] = os.environ, rail: int | None = None) -> Seat:
+    """Where this process sits: node and HCA are those of `context`.
+
+    The GPU is FAUXRDMA_GPU, else that of rank RANK in FAUXRDMA_PLACES, else LOCAL_RANK, the latter two only if they
+    use that HCA; else the first GPU that does. Raises ConfigError for variables that make no sense.
+    """
+    hca = context.hca
+    return Seat(RankPlace(context.node, _gpu(context, environment), hca.index), hca.leaf, host_identity(), rail)
+
+
+def _gpu(context: Context, environment: Mapping[str, str]) -> int:
+    given = environment.get(GPU_VARIABLE, "")
+    if given:
+        if not given.isdecimal():
+            raise ConfigError(f"{GPU_VARIABLE} is {given!r}: it must be the number of a GPU of this node, from 0")
+        return int(given)
+    hca = context.hca
+    rank, local = environment.get("RANK", ""), environment.get("LOCAL_RANK", "")
+    places = parse_places(environment.get(PLACES_VARIABLE, ""))
+    if rank.isdecimal() and int(rank) < len(places):
+        place = places[int(rank)]
+        if (place.node, place.hca) == (context.node, hca.index):
+            return place.gpu
+    if local.isdecimal() and int(local) in hca.gpus:
+        return int(local)
+    return hca.gpus[0] if hca.gpus else 0
+
+
+def exchange_layout(store: _Store, prefix: str, rank: int, world_size: int, seat: Seat) -> Layout:
+    """Tell the others where this rank sits and learn where they do, under keys of `store` that begin with `prefix`.
+
+    All ranks must come here. Raises CollectiveError when one does not within the store's timeout.
+    """
+
+    def key(of: int) -> str:
+        return f"{prefix}fauxrdma/{of}/seat"
+
+    place = seat.place
+    content = [place.node, place.gpu, place.hca, seat.leaf, seat.host, seat.rail]
+    store.set(key(rank), msgpack.packb(content, use_bin_type=True))
+    seats = []
+    for other in range(world_size):
+        try:
+            node, gpu, hca, leaf, host, rail = msgpack.unpackb(bytes(store.get(key(other))), raw=False)
+        except FauxrdmaError:
+            raise
+        except Exception as error:  # a torch store raises its own kinds
+            raise CollectiveError(
+                f"rank {rank} waited for rank {other} to say where it runs, and gave up: {error}; did that rank end?"
+            ) from error
+        seats.append(Seat(RankPlace(node, gpu, hca), leaf, host, rail))
+    return Layout(rank, tuple(seats))
