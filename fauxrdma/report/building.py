@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fauxrdma.report.prediction import ring_all_reduce_ns
+from fauxrdma.report.prediction import all_reduce_ns
 from fauxrdma.report.rank_statistics import match_calls, read_rank_records, summarise, timing
 from fauxrdma.report.results import Debt, LinkLoad, Route, RunResult
 from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.rank_places import block_places
 from fauxrdma.wire.fabric_messages import FabricReport, PairReport
 
 __all__ = ["DEBT_LIMIT_PERCENT", "RunInputs", "build_run"]
@@ -43,8 +44,9 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
     main = next((c for c in collectives if c.op == "all_reduce" and c.nbytes), None)
     samples = [call.duration_ns for call in calls if (call.op, call.nbytes) == (main.op, main.nbytes)] if main else []
     modelled_ns = None
-    if main is not None and main.algorithm == "ring" and report.clock == "paced":
-        modelled_ns = ring_all_reduce_ns(inputs.topology, inputs.nodes, inputs.gpus, main.nbytes)
+    if main is not None and report.clock == "paced":
+        places = block_places(inputs.topology, inputs.nodes, inputs.gpus)
+        modelled_ns = all_reduce_ns(inputs.topology, places, main.nbytes, main.algorithm)
     debt = None
     if report.clock == "paced" and report.debt_samples:
         debt = Debt(

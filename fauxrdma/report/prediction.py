@@ -1,4 +1,4 @@
-"""What the model of the fabric alone says about a ring all-reduce: no host, no scheduling, no computation.
+"""What the model of the fabric alone says about an all-reduce: no host, no scheduling, no computation.
 
 It is the yardstick beside the measured time: the part of the difference that no fabric explains is the emulating
 machine's.
@@ -6,28 +6,34 @@ machine's.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
+from fauxrdma.collectives.algorithms import ALL_REDUCE, all_reduce_plan
+from fauxrdma.collectives.fabric_cost import fabric_cost
+from fauxrdma.collectives.rank_paths import RankPaths
+from fauxrdma.errors import FabricUnhealthy
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.rank_places import RankPlace
 
-__all__ = ["ring_all_reduce_ns"]
+__all__ = ["all_reduce_ns"]
+
+_SLOT_BYTES, _LANES = 2 << 20, 2
+"""What a Communicator stages with unless told otherwise."""
 
 
-def ring_all_reduce_ns(topology: Topology, nodes: int, gpus: int, nbytes: int) -> float:
-    """Fabric ns of a ring all-reduce of `nbytes` per rank, ranks in blocks (rank = node x gpus + gpu).
+def all_reduce_ns(
+    topology: Topology, places: Sequence[RankPlace], nbytes: int, algorithm: str = "ring"
+) -> float | None:
+    """Fabric ns of an all-reduce of `nbytes` by ranks at `places`, which all start together over their HCAs; None for
+    an algorithm that is not one of `ALL_REDUCE`, and where two ranks that talk have no path.
 
-    The alpha-beta formula 2(n-1) (alpha + nbytes / n / beta): alpha is the mean latency of the paths between
-    neighbours, beta the payload rate of the narrowest, a link shared by several of these flows divided evenly.
+    The plan's messages are played over the fabric's links, which flows that meet share fairly.
     """
-    manager = SubnetManager(topology)
-    hcas = [topology.hca_of(topology.gpu(node, gpu)).name for node in range(nodes) for gpu in range(gpus)]
-    n = len(hcas)
-    if n < 2:
-        return 0.0
-    lids = [manager.lid(name) for name in hcas]
-    paths = [manager.path(lid, lids[(rank + 1) % n]) for rank, lid in enumerate(lids)]
-    flows = Counter(link for path in paths for link in path.links)
-    alpha_ns = sum(path.latency_ns for path in paths) / n
-    bytes_per_ns = min(manager.payload_rate(link).bytes_per_ns / flows[link] for path in paths for link in path.links)
-    return 2 * (n - 1) * (alpha_ns + nbytes / n / bytes_per_ns)
+    if algorithm not in ALL_REDUCE:
+        return None
+    plan = all_reduce_plan(algorithm, nbytes, len(places), 1, _SLOT_BYTES, _LANES)
+    try:
+        return float(fabric_cost(plan, 1, RankPaths(SubnetManager(topology), places)).predicted_ns)
+    except FabricUnhealthy:
+        return None
