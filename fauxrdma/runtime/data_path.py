@@ -1,21 +1,17 @@
-"""The data path of one HCA daemon: engines, links, pacing and timers, joined.
+"""The data path of one HCA daemon: engines, links, senders and timers, joined.
 
-Engines want to send (WantsLink); links have room or not. Unshaped (clock `none`), a queue pair is asked for its next
-burst whenever its link's socket takes more. Shaped (clock `paced`), bursts of at most a quantum go through the
-LinkScheduler at the rate the subnet manager granted, and leave when they are due *at the receiver*: the bytes of a
-frame become visible there at the modelled arrival, and everything behind that (acknowledgements, completions) follows
-from real events.
+Engines want to send (WantsLink); links have room or not. Who asks a queue pair for its next burst, and when, is the
+sender's business: the unshaped one (clock `none`) does whenever the link's socket takes more, the paced one (clock
+`paced`) as the model allows. Paced, the bytes of a frame become visible at the receiver at the modelled arrival, and
+everything behind that (acknowledgements, completions) follows from real events.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
-from fauxrdma.fabric.link_scheduler import LinkScheduler
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import (
     Action,
@@ -28,32 +24,26 @@ from fauxrdma.hca.events import (
     SendFrame,
     TimerExpired,
 )
-from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
-from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
+from fauxrdma.ib.enums import AsyncEventType, QpState, WcStatus
 from fauxrdma.memory.regions import MemoryRegion
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.flows import Flow, FlowTable
-from fauxrdma.runtime.peer_links import LocalLink, PeerLink, TcpLink
+from fauxrdma.runtime.frame_sender import FrameSender
+from fauxrdma.runtime.paced_sender import PacedSender
+from fauxrdma.runtime.peer_directory import PeerDirectory
+from fauxrdma.runtime.peer_links import PeerLink, TcpLink
 from fauxrdma.runtime.precise_timer import PreciseTimer
 from fauxrdma.runtime.revocation import Holder, copy_payload, let_go
 from fauxrdma.runtime.traffic_meter import TrafficMeter
+from fauxrdma.runtime.unshaped_sender import UnshapedSender
 from fauxrdma.wire.control import Message
-from fauxrdma.wire.fabric_messages import Directory, FlowStart, FlowStop, PathAnswer
+from fauxrdma.wire.fabric_messages import Directory, PathAnswer
 from fauxrdma.wire.headers import WRITE_ONLY_BYTES, Frame, SmallWrite
 
-__all__ = ["UNSHAPED_BURST_BYTES", "DataPath"]
+__all__ = ["DataPath"]
 
 log = logging.getLogger(__name__)
-
-UNSHAPED_BURST_BYTES = 512 * 1024
-_ACK = int(BthOpcode.RC_ACKNOWLEDGE)
-_FRAMES_PER_TURN = 8
-"""Bursts sent over one link before the event loop looks at everything else."""
-_COLLECT_S = 0.001
-"""How long (wall time, unshaped) acknowledgements that nobody waits for are collected."""
-_QUANTA_AHEAD = 4
-"""Bursts of one flow handed to the scheduler ahead of time: enough that pacing never waits for the engine."""
 
 
 class DataPath:
@@ -71,25 +61,27 @@ class DataPath:
         path: Callable[[int, int], PathAnswer | None],
     ) -> None:
         self._loop = loop
-        self._node = node
         self.clock = clock
-        self._shaped = shaped
-        self._quantum = quantum
-        self._notify = notify
         self._path = path
         self.hcas: dict[int, EmulatedHca] = {}
         self.engines: list[HcaEngine] = []
         self.meter = TrafficMeter()
-        self._where: dict[int, tuple[str, int, int]] = {}  # LID to host, port, node
-        self._links: dict[tuple[str, int], TcpLink] = {}
-        self._local = LocalLink(loop, self._deliver_locally, self._link_writable)
         self.receivers: set[Holder] = set()
-        self._ready: dict[PeerLink | None, deque[Flow]] = {}
-        self._scheduler = LinkScheduler()
-        self.flows = FlowTable(self._link_of, self._opened, shaped=shaped)
+        self._peers = PeerDirectory(loop, node, clock.epoch_ns, path, self._deliver_locally, self._link_writable)
+        self.flows = FlowTable(self._peers.link_of, self._opened, shaped=shaped)
+        self._paced: PacedSender | None = None
+        self._unshaped: UnshapedSender | None = None
+        self._sender: FrameSender
+        if shaped:
+            self._sender = self._paced = PacedSender(
+                self.hcas, self.flows, self.meter, self._offer_link, clock, quantum, notify
+            )
+        else:
+            self._sender = self._unshaped = UnshapedSender(loop, self.flows, self.meter, self._offer_link, self._arm)
+        self._send = self._sender.send
+        self._queue = self._sender.queue
         self._timer = PreciseTimer(loop, self._tick)
         self._armed_ns: int | None = None  # fabric time the timer is set to
-        self._collecting = False
         self._closed = False
 
     # ---- set-up --------------------------------------------------------------------------------------------------
@@ -98,16 +90,12 @@ class DataPath:
         """Take on an HCA."""
         self.hcas[hca.info.lid] = hca
         self.engines.append(hca.engine)
+        self._peers.add_own(hca.info.lid)
 
     def update_directory(self, directory: Directory) -> None:
-        """Who is where now. Links to addresses that are gone are closed: frames to them vanish."""
-        self._where = {entry.lid: (entry.host, entry.port, entry.node) for entry in directory.entries}
-        alive = {(host, port) for host, port, _ in self._where.values()}
-        for address in [address for address in self._links if address not in alive]:
-            link = self._links.pop(address)
-            link.close()
-            self._link_writable(link)
-            self._ready.pop(link, None)  # flows that are still ready are queued again below
+        """Who is where now. Frames to those that are gone vanish."""
+        for link in self._peers.update(directory):
+            self._sender.link_gone(link)  # flows that are still ready are queued again below
         # A flow resolves its link anew, now that its peer may have come or gone.
         for flow in self.flows:
             self._resolve(flow)
@@ -120,57 +108,32 @@ class DataPath:
             path = changed.get((flow.hca.info.lid, flow.group or flow.dlid))
             if path is None:
                 continue
-            if path.reachable:
-                self._scheduler.set_latency(flow.fid, path.members.get(flow.dlid, path.latency_ns))
-                if not flow.active:
-                    self._scheduler.set_rate(flow.fid, path.rate_bps, now)
+            self._sender.path_changed(flow, path, now)
             self._resolve(flow)
         self._arm()
 
     def _resolve(self, flow: Flow) -> None:
-        flow.link = self._link_of(flow)
+        flow.link = self._peers.link_of(flow)
         if flow.ready:
             self._queue(flow)
-
-    def _link_of(self, flow: Flow) -> PeerLink | None:
-        """Where a flow's frames go; None where the fabric loses them."""
-        path = self._path(flow.hca.info.lid, flow.group or flow.dlid)
-        if path is not None and (path.lost_at or not path.reachable):
-            return None
-        if flow.group and (path is None or flow.dlid not in path.members):
-            return None
-        return self._link_to(flow.dlid)
-
-    def _link_to(self, dlid: int) -> PeerLink | None:
-        if dlid in self.hcas:
-            return self._local
-        where = self._where.get(dlid)
-        if where is None:
-            return None
-        address = where[:2]
-        link = self._links.get(address)
-        if link is None:
-            link = TcpLink(self._loop, address, self._node, self.clock.epoch_ns, self._link_writable)
-            self._links[address] = link
-        return link
 
     def close(self) -> None:
         """Stop everything."""
         self._closed = True
+        self._sender.close()
         self._timer.close()
-        for link in self._links.values():
-            link.close()
-        self._local.close()
+        self._peers.close()
 
     # ---- events from applications --------------------------------------------------------------------------------
 
     def doorbell(self, hca: EmulatedHca, qpn: int) -> None:
         """An application posted work."""
-        if not self._shaped and hca.port.up:
+        unshaped = self._unshaped
+        if unshaped is not None and hca.port.up:
             flow = self.flows.connected(hca.info.lid, qpn)
             if flow is not None:
                 link = flow.link
-                if type(link) is TcpLink and link.writable and not self._ready.get(link):
+                if type(link) is TcpLink and link.writable and not unshaped.ready.get(link):
                     data = hca.engine.express_send(qpn, self.clock.now_ns())
                     if data is not None:
                         link.send_parts((data,))
@@ -194,15 +157,13 @@ class DataPath:
 
     def let_go(self, region: MemoryRegion) -> None:
         """Make frames on their way in and out independent of a region's memory."""
-        copy_payload(self._scheduler.items(), region.memory)
-        let_go((self._local, *self._links.values(), *self.receivers), region.memory)
+        copy_payload(self._sender.frames(), region.memory)
+        let_go((*self._peers.links(), *self.receivers), region.memory)
 
     def forget_qp(self, hca: EmulatedHca, qpn: int) -> None:
         """A queue pair is gone (or reset): drop its flows and what they had queued."""
         for flow in self.flows.forget(hca.info.lid, qpn):
-            self._scheduler.close(flow.fid)
-            if flow.active:
-                self._notify(FlowStop(flow.fid))
+            self._sender.forget(flow)
 
     # ---- frames in -----------------------------------------------------------------------------------------------
 
@@ -306,105 +267,9 @@ class DataPath:
             self._loop.call_soon(self.doorbell, hca, qpn)
 
     def _opened(self, flow: Flow) -> None:
-        if self._shaped:
-            path = self._path(flow.hca.info.lid, flow.group or flow.dlid)
-            if path is None or not path.reachable:  # nothing will arrive, so any pace does
-                self._scheduler.open(flow.fid, flow.hca.info.rate_bps, 1000)
-            else:
-                self._scheduler.open(flow.fid, path.rate_bps, path.members.get(flow.dlid, path.latency_ns))
+        self._sender.opened(flow, self._path(flow.hca.info.lid, flow.group or flow.dlid))
 
     # ---- frames out ----------------------------------------------------------------------------------------------
-
-    def _send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
-        flow = self.flows.flow(hca, qpn, frame.dlid)
-        if flow is None or not hca.port.up:
-            return
-        if not self._shaped:
-            self._send_unshaped(flow, frame)
-            return
-        now = self.clock.now_ns()
-        if frame.opcode == _ACK:
-            # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
-            self._scheduler.submit(flow.fid, frame, 0, now)
-            return
-        self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
-        if frame.nbytes and not flow.active:
-            flow.active = True
-            self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight, flow.label))
-
-    def _send_unshaped(self, flow: Flow, frame: Frame) -> None:
-        if frame.opcode == _ACK:
-            if frame.patient:
-                # Acknowledgements are cumulative: a later one takes this one's place.
-                flow.patient_ack = frame
-                if not self._collecting:
-                    self._collecting = True
-                    self._loop.call_later(_COLLECT_S, self._send_collected)
-                return
-            flow.patient_ack = None
-        else:
-            self.meter.sent(frame.slid, frame.dlid, frame.nbytes, label=flow.label)
-        if frame.dlid >= FIRST_MULTICAST_LID:
-            for branch in self.flows.branches(flow.hca, flow.qpn, frame.dlid):
-                if branch.link is not None:
-                    branch.link.send(replace(frame, dlid=branch.dlid))
-        elif flow.link is not None:
-            flow.link.send(frame)
-
-    def _send_collected(self) -> None:
-        """Send the acknowledgements nobody is in a hurry for."""
-        self._collecting = False
-        for flow in self.flows:
-            frame, flow.patient_ack = flow.patient_ack, None
-            if frame is not None and flow.link is not None and flow.hca.port.up:
-                flow.link.send(frame)
-
-    def _queue(self, flow: Flow) -> None:
-        """A flow has something to send: pull it as far as there is room."""
-        if self._shaped:
-            self._pull_shaped(flow)
-            return
-        waiting = self._ready.get(flow.link)
-        if waiting is None:
-            waiting = self._ready[flow.link] = deque()
-        if flow not in waiting:
-            waiting.append(flow)
-        if flow.link is None or flow.link.writable:
-            self._pump(flow.link)
-
-    def _pump(self, link: PeerLink | None) -> None:
-        """Round robin over the flows that want this link, a burst each, while it takes more.
-
-        A receiver as fast as we are would keep this going for ever; after a while the rest of the loop gets its turn,
-        or acknowledgements would lie unread until their timers ran out.
-        """
-        waiting = self._ready.get(link)
-        budget = _FRAMES_PER_TURN
-        while waiting and (link is None or link.writable):
-            if budget == 0:
-                self._loop.call_soon(self._pump_on, link)
-                return
-            budget -= 1
-            flow = waiting.popleft()
-            if not flow.ready or flow.link is not link:
-                continue
-            more = self._offer_link(flow, UNSHAPED_BURST_BYTES)
-            if more is None:
-                continue
-            if more.link is not link:
-                self._loop.call_soon(self._queue_on, more)
-            elif more not in waiting:
-                waiting.append(more)
-
-    def _pump_on(self, link: PeerLink | None) -> None:
-        if not self._closed:
-            self._pump(link)
-            self._arm()
-
-    def _queue_on(self, flow: Flow) -> None:
-        if not self._closed and flow.ready:
-            self._queue(flow)
-            self._arm()
 
     def _offer_link(self, flow: Flow, max_payload: int) -> Flow | None:
         """Have the engine send one burst. Returns the flow that the queue pair goes on with: this one, another when UD
@@ -422,31 +287,23 @@ class DataPath:
                 more.ready = True
         return more
 
-    def _pull_shaped(self, flow: Flow) -> None:
-        limit = _QUANTA_AHEAD * self._quantum
-        more: Flow | None = flow
-        while more is not None and more.ready and self._scheduler.backlog(more.fid) < limit:
-            more = self._offer_link(more, self._quantum)
-
     def _link_writable(self, link: PeerLink) -> None:
-        if not self._shaped:
-            self._pump_on(link)
+        self._sender.writable(link)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
     def set_rates(self, rates: dict[int, int]) -> None:
         """The subnet manager's grants, by flow, in bits/s."""
-        now = self.clock.now_ns()
-        for fid, rate_bps in rates.items():
-            self._scheduler.set_rate(fid, rate_bps, now)
-        self._arm()
+        if self._paced is not None:
+            self._paced.set_rates(rates, self.clock.now_ns())
+            self._arm()
 
     def _tick(self) -> None:
         """A deadline has come: release frames, refill flows, let engines act on their timers."""
         self._armed_ns = None
         now = self.clock.now_ns()
-        if self._shaped:
-            self._release(now)
+        if self._paced is not None:
+            self._paced.release(now)
         if any(engine.timers and engine.timers[0][0] <= now for engine in self.engines):
             # After what else this turn of the loop brings: an acknowledgement that is here already beats its timer.
             self._loop.call_soon(self._expire)
@@ -463,48 +320,16 @@ class DataPath:
                 self._feed_engine(hca, TimerExpired())
         self._arm()
 
-    def _release(self, now: int) -> None:
-        flows = self.flows.by_id
-        for departure in self._scheduler.poll(now):
-            frame = departure.item
-            assert isinstance(frame, Frame)
-            frame.arrival_ns = departure.release_ns
-            frame.duration_ns = departure.release_ns - departure.started_ns
-            flow = flows.get(departure.flow)
-            if not self.hcas[frame.slid].port.up:
-                continue
-            if frame.opcode != _ACK and not (flow is not None and flow.group):
-                label = flow.label if flow is not None else 0
-                self.meter.sent(
-                    frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, label
-                )
-            if flow is None:
-                continue
-            if frame.dlid >= FIRST_MULTICAST_LID:
-                # It has left the HCA; now each member's copy takes its way through the tree.
-                for branch in self.flows.branches(flow.hca, flow.qpn, frame.dlid):
-                    self._scheduler.submit(branch.fid, replace(frame, dlid=branch.dlid), 0, now)
-            elif flow.link is not None:
-                flow.link.send(frame)
-        limit = _QUANTA_AHEAD * self._quantum
-        for flow in list(flows.values()):
-            if flow.ready and self._scheduler.backlog(flow.fid) < limit:
-                self._pull_shaped(flow)
-        for fid in self._scheduler.idle_flows(now):
-            idle = flows.get(fid)
-            if idle is not None and idle.active:
-                idle.active = False
-                self._notify(FlowStop(fid))
-
     def _arm(self, hca: EmulatedHca | None = None) -> None:
         """Set the timer to the earliest deadline. With `hca` only that HCA's engine can have a new, earlier one."""
         if self._closed:
             return
-        if hca is not None and not self._shaped:
+        paced = self._paced
+        if hca is not None and paced is None:
             timers = hca.engine.timers
             if not timers or (self._armed_ns is not None and timers[0][0] >= self._armed_ns):
                 return
-        earliest: int | None = self._scheduler.next_ns() if self._shaped else None
+        earliest: int | None = paced.next_ns() if paced is not None else None
         for engine in self.engines:
             timers = engine.timers
             if timers and (earliest is None or timers[0][0] < earliest):

@@ -1,0 +1,143 @@
+"""Sending by the model (clock `paced`): bursts of at most a quantum go through the LinkScheduler at the rate the subnet
+manager granted, and leave when they are due *at the receiver*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from fauxrdma.fabric.link_scheduler import LinkScheduler
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
+from fauxrdma.ib.enums import BthOpcode
+from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.flows import Flow, FlowTable
+from fauxrdma.runtime.frame_sender import FrameSender, Offer
+from fauxrdma.runtime.peer_links import PeerLink
+from fauxrdma.runtime.traffic_meter import TrafficMeter
+from fauxrdma.wire.control import Message
+from fauxrdma.wire.fabric_messages import FlowStart, FlowStop, PathAnswer
+from fauxrdma.wire.headers import Frame
+
+__all__ = ["PacedSender"]
+
+_ACK = int(BthOpcode.RC_ACKNOWLEDGE)
+_QUANTA_AHEAD = 4
+"""Bursts of one flow handed to the scheduler ahead of time: enough that pacing never waits for the engine."""
+_UNREACHABLE_LATENCY_NS = 1000
+"""Of a flow whose destination cannot be reached: nothing will arrive, so any pace does."""
+
+
+class PacedSender(FrameSender):
+    """`hcas`: this node's, by LID. `quantum`: bytes of a burst at most. `notify(message)` goes to the manager."""
+
+    def __init__(
+        self,
+        hcas: Mapping[int, EmulatedHca],
+        flows: FlowTable,
+        meter: TrafficMeter,
+        offer: Offer,
+        clock: FabricClock,
+        quantum: int,
+        notify: Callable[[Message], None],
+    ) -> None:
+        self._hcas = hcas
+        self._flows = flows
+        self._meter = meter
+        self._offer = offer
+        self._clock = clock
+        self._quantum = quantum
+        self._notify = notify
+        self._scheduler = LinkScheduler()
+
+    def opened(self, flow: Flow, path: PathAnswer | None) -> None:
+        if path is None or not path.reachable:
+            self._scheduler.open(flow.fid, flow.hca.info.rate_bps, _UNREACHABLE_LATENCY_NS)
+        else:
+            self._scheduler.open(flow.fid, path.rate_bps, path.members.get(flow.dlid, path.latency_ns))
+
+    def path_changed(self, flow: Flow, path: PathAnswer, now: int) -> None:
+        if path.reachable:
+            self._scheduler.set_latency(flow.fid, path.members.get(flow.dlid, path.latency_ns))
+            if not flow.active:
+                self._scheduler.set_rate(flow.fid, path.rate_bps, now)
+
+    def forget(self, flow: Flow) -> None:
+        self._scheduler.close(flow.fid)
+        if flow.active:
+            self._notify(FlowStop(flow.fid))
+
+    def set_rates(self, rates: dict[int, int], now: int) -> None:
+        """The subnet manager's grants, by flow, in bits/s."""
+        for fid, rate_bps in rates.items():
+            self._scheduler.set_rate(fid, rate_bps, now)
+
+    def send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
+        flow = self._flows.flow(hca, qpn, frame.dlid)
+        if flow is None or not hca.port.up:
+            return
+        now = self._clock.now_ns()
+        if frame.opcode == _ACK:
+            # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
+            self._scheduler.submit(flow.fid, frame, 0, now)
+            return
+        self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
+        if frame.nbytes and not flow.active:
+            flow.active = True
+            self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight, flow.label))
+
+    def queue(self, flow: Flow) -> None:
+        limit = _QUANTA_AHEAD * self._quantum
+        more: Flow | None = flow
+        while more is not None and more.ready and self._scheduler.backlog(more.fid) < limit:
+            more = self._offer(more, self._quantum)
+
+    def next_ns(self) -> int | None:
+        """When `release` has something to do."""
+        return self._scheduler.next_ns()
+
+    def release(self, now: int) -> None:
+        """Give links what is due at the receivers, pull more from flows that have it, tell of those that ran dry."""
+        flows = self._flows.by_id
+        for departure in self._scheduler.poll(now):
+            frame = departure.item
+            assert isinstance(frame, Frame)
+            frame.arrival_ns = departure.release_ns
+            frame.duration_ns = departure.release_ns - departure.started_ns
+            flow = flows.get(departure.flow)
+            if not self._hcas[frame.slid].port.up:
+                continue
+            if frame.opcode != _ACK and not (flow is not None and flow.group):
+                label = flow.label if flow is not None else 0
+                self._meter.sent(
+                    frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, label
+                )
+            if flow is None:
+                continue
+            if frame.dlid >= FIRST_MULTICAST_LID:
+                # It has left the HCA; now each member's copy takes its way through the tree.
+                for branch in self._flows.branches(flow.hca, flow.qpn, frame.dlid):
+                    self._scheduler.submit(branch.fid, replace(frame, dlid=branch.dlid), 0, now)
+            elif flow.link is not None:
+                flow.link.send(frame)
+        limit = _QUANTA_AHEAD * self._quantum
+        for flow in list(flows.values()):
+            if flow.ready and self._scheduler.backlog(flow.fid) < limit:
+                self.queue(flow)
+        for fid in self._scheduler.idle_flows(now):
+            idle = flows.get(fid)
+            if idle is not None and idle.active:
+                idle.active = False
+                self._notify(FlowStop(fid))
+
+    def writable(self, link: PeerLink) -> None:
+        """The model paces, whatever the socket takes."""
+
+    def link_gone(self, link: PeerLink) -> None:
+        """As `writable`."""
+
+    def frames(self) -> Iterator[object]:
+        return self._scheduler.items()
+
+    def close(self) -> None:
+        """The data path polls no more."""
