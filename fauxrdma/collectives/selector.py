@@ -1,0 +1,145 @@
+"""Which algorithm to use: the one that is predicted to be done first on this fabric, for this size and these ranks.
+
+A prediction plays the whole plan over the fabric's links (`fabric_cost`), so it knows of rails, shared trunks and
+switches on the way, and of the transport's latencies. `Selector.choose` remembers: a size is rounded to the nearest
+power of two, and each of those is computed once.
+
+All ranks must come to the same choice. It depends only on what they share: topology, routing engine, places, staging
+and size; ties go to the algorithm that is listed first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fauxrdma.collectives.candidates import LANES, SLOT_BYTES, Candidate, Ranks, candidates
+from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
+from fauxrdma.collectives.plan import Plan
+from fauxrdma.collectives.rank_paths import RankPaths
+from fauxrdma.errors import ConfigError, FabricUnhealthy
+from fauxrdma.topology.rank_places import ranks_by_node
+
+__all__ = ["Choice", "Crossover", "SelectionTable", "Selector", "rounded_size"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The algorithm for one size, with every candidate's predicted time in ns of fabric time. `unusable` says of the
+    others why: ranks that they let talk have no path."""
+
+    operation: str
+    nbytes: int
+    algorithm: str
+    predicted_ns: Mapping[str, int]
+    unusable: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """From `nbytes` on (as sizes were tabulated) `algorithm` is the fastest, no longer `instead_of`."""
+
+    nbytes: int
+    algorithm: str
+    instead_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionTable:
+    """Choices over sizes."""
+
+    operation: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def algorithms(self) -> list[str]:
+        """Every candidate that some size can use, in the order of the candidates."""
+        return list(dict.fromkeys(name for choice in self.choices for name in choice.predicted_ns))
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """Candidates that cannot be used at all, and why."""
+        return {name: why for choice in self.choices for name, why in choice.unusable.items()}
+
+    @property
+    def crossovers(self) -> list[Crossover]:
+        """Where the choice changes."""
+        pairs = zip(self.choices, self.choices[1:], strict=False)
+        return [
+            Crossover(after.nbytes, after.algorithm, before.algorithm)
+            for before, after in pairs
+            if before.algorithm != after.algorithm
+        ]
+
+
+def rounded_size(nbytes: int) -> int:
+    """The power of two that is nearest to `nbytes` by ratio: sizes in between share its choice."""
+    return 1 << max(0, round(math.log2(nbytes))) if nbytes > 0 else 1
+
+
+class Selector:
+    """Chooses algorithms for the ranks at the places of `paths`; `slot_bytes` and `lanes` as the communicator has them.
+
+    `nodes`: the ranks of each node, by rail; by default as the places have them.
+    """
+
+    def __init__(
+        self,
+        paths: RankPaths,
+        *,
+        nodes: Sequence[Sequence[int]] | None = None,
+        slot_bytes: int = SLOT_BYTES,
+        lanes: int = LANES,
+    ) -> None:
+        self.paths = paths
+        self.ranks = Ranks.on(ranks_by_node(paths.places) if nodes is None else nodes, slot_bytes, lanes)
+        self._choices: dict[tuple[str, int], Choice] = {}
+
+    def choose(self, operation: str, nbytes: int) -> Choice:
+        """The algorithm for `operation` on `nbytes`, which are rounded. Raises ConfigError for an unknown operation,
+        FabricUnhealthy when no algorithm has paths for its messages."""
+        key = (operation, nbytes)
+        known = self._choices.get(key)
+        if known is None:
+            known = self._choices[key] = self._rounded(operation, rounded_size(nbytes))
+        return known
+
+    def _rounded(self, operation: str, nbytes: int) -> Choice:
+        key = (operation, nbytes)
+        if key not in self._choices:
+            self._choices[key] = self.compare(operation, nbytes)
+        return self._choices[key]
+
+    def compare(self, operation: str, nbytes: int) -> Choice:
+        """As `choose`, for exactly this size and computed anew."""
+        predicted: dict[str, int] = {}
+        unusable: dict[str, str] = {}
+        for name, candidate in candidates(operation, self.ranks).items():
+            try:
+                predicted[name] = self._cost(candidate, nbytes).predicted_ns
+            except FabricUnhealthy as error:
+                unusable[name] = str(error)
+        if not predicted:
+            raise FabricUnhealthy(f"no algorithm can do {operation} here: {next(iter(unusable.values()))}")
+        return Choice(operation, nbytes, min(predicted, key=predicted.__getitem__), predicted, unusable)
+
+    def table(self, operation: str, sizes: Sequence[int]) -> SelectionTable:
+        """The choices for `sizes`, each computed for exactly that size."""
+        return SelectionTable(operation, tuple(self.compare(operation, size) for size in sizes))
+
+    def plan(self, operation: str, algorithm: str, nbytes: int) -> Plan:
+        """The plan of one algorithm, in bytes. Raises ConfigError for one that these ranks do not have."""
+        found = candidates(operation, self.ranks)
+        if algorithm not in found:
+            raise ConfigError(
+                f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(found)}"
+            )
+        return found[algorithm](nbytes, self.ranks)
+
+    def cost(self, operation: str, algorithm: str, nbytes: int) -> FabricCost:
+        """The cost of one algorithm. Raises as `plan` and `fabric_cost`."""
+        return fabric_cost(self.plan(operation, algorithm, nbytes), 1, self.paths)
+
+    def _cost(self, candidate: Candidate, nbytes: int) -> FabricCost:
+        return fabric_cost(candidate(nbytes, self.ranks), 1, self.paths)
