@@ -1,176 +1,312 @@
 """Algorithms that know which ranks share a node: traffic between nodes stays on its rail.
 
-`nodes` lists the ranks of each node, the rank on rail i at place i. Nodes may have different numbers of ranks; then the
-rails are those that every node has.
+`nodes` lists the ranks of each node, the rank on rail i at place i (rail_order.py puts them so). Nodes may have
+different numbers of ranks; then the rails are the places that every node has, or the first `rails` of them.
 
-**Hierarchical all-reduce**: within each node the rank on rail i collects and reduces share i (over NVLink); the ranks
-of one rail reduce their shares among the nodes, by a ring; within each node the shares are handed out again. Each rank
-of a rail sends 2 (N-1)/N of its share between nodes, nothing crosses rails, and a switch above the leaves sees nothing.
+**All-reduce**: within each node the rank on rail i collects and reduces share i (over NVLink); the ranks of one rail
+reduce their shares among the nodes, by any algorithm for all ranks (`inner`: a ring, a tree); within each node the
+shares are handed out again. With a ring each rank of a rail sends 2 (N-1)/N of its share between nodes.
 
-**PXN all-to-all** (NCCL 2.12, "PCIe x NVLink"): what is for rank j of another node is first handed over NVLink to the
-local rank on rail j, which sends it, from all local ranks, on its rail. As many bytes between nodes as without, none of
-them across rails, and each rank talks to one rank of each other node instead of all of its ranks.
+**Reduce-scatter and all-gather** are its halves. The block of a rank beyond the rails goes by way of a rank of its node
+that is on one.
+
+Nothing crosses rails, and a switch above the leaves sees nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable
 
-from fauxrdma.collectives.direct import Counts, check_counts
+from fauxrdma.collectives.direct import direct_reduce_scatter
+from fauxrdma.collectives.embedding import Region, embedded, in_sequence
 from fauxrdma.collectives.partition import Partition
-from fauxrdma.collectives.plan import Plan, Slice
-from fauxrdma.collectives.stepwise import Local, Move, Receive, Send, Step, step_plan
+from fauxrdma.collectives.plan import Plan, Program, Slice, Traffic
+from fauxrdma.collectives.rail_order import Nodes
+from fauxrdma.collectives.ring import ring_all_reduce, ring_reduce_scatter
+from fauxrdma.collectives.stepwise import Local, Receive, Send, Step, compile_steps
+from fauxrdma.collectives.stepwise_rings import uneven_ring_all_gather
 from fauxrdma.errors import LocalProtocolError
 
-__all__ = ["Nodes", "hierarchical_all_reduce", "pxn_all_to_all"]
+__all__ = [
+    "InnerAllReduce",
+    "check_nodes",
+    "hierarchical_all_gather",
+    "hierarchical_all_reduce",
+    "hierarchical_reduce_scatter",
+]
 
-Nodes = Sequence[Sequence[int]]
+InnerAllReduce = Callable[[int, int], Plan]
+"""Makes the all-reduce of so many elements of `data` over so many ranks."""
 
 
-def _places(nodes: Nodes) -> dict[int, tuple[int, int]]:
-    """(node, rail) of every rank. Raises LocalProtocolError unless `nodes` has each rank of 0..n-1 once."""
-    places = {rank: (node, rail) for node, ranks in enumerate(nodes) for rail, rank in enumerate(ranks)}
+def check_nodes(nodes: Nodes) -> dict[int, tuple[int, int]]:
+    """(node, place) of every rank. Raises LocalProtocolError unless `nodes` has each rank of 0..n-1 once."""
+    places = {rank: (node, place) for node, ranks in enumerate(nodes) for place, rank in enumerate(ranks)}
     if sorted(places) != list(range(sum(map(len, nodes)))) or not all(nodes):
         raise LocalProtocolError(f"every rank must be on one node, and no node empty: {[list(r) for r in nodes]}")
     return places
 
 
-def hierarchical_all_reduce(count: int, nodes: Nodes, *, chunk: int, lanes: int) -> Plan:
-    """All-reduce of `count` elements in place in `data`. Raises LocalProtocolError for impossible sizes or nodes."""
-    places = _places(nodes)
-    rails = min(map(len, nodes))
-    share = Partition(count, rails, -(-count // rails))
+def _rail_count(nodes: Nodes, rails: int | None) -> int:
+    most = min(map(len, nodes))
+    if rails is not None and not 1 <= rails <= most:
+        raise LocalProtocolError(f"{rails} rails, but the smallest node has {most} ranks")
+    return most if rails is None else rails
+
+
+def _check_sizes(count: int, chunk: int, lanes: int) -> None:
+    if count < 0 or chunk < 1 or lanes < 1:
+        raise LocalProtocolError(
+            f"a plan needs count >= 0, chunk >= 1 and lanes >= 1; got count={count}, chunk={chunk}, lanes={lanes}"
+        )
+
+
+def _sent(steps: list[Step], chunk: int) -> Traffic:
+    counts = [move.source.count for step in steps for move in step if isinstance(move, Send)]
+    return Traffic(sum(-(-count // chunk) for count in counts), sum(counts))
+
+
+def _plus(first: Traffic, second: Traffic) -> Traffic:
+    return Traffic(first.messages + second.messages, first.elements + second.elements)
+
+
+def hierarchical_all_reduce(
+    count: int,
+    nodes: Nodes,
+    *,
+    chunk: int,
+    lanes: int,
+    inner: InnerAllReduce | None = None,
+    rails: int | None = None,
+) -> Plan:
+    """All-reduce of `count` elements in place in `data`. `inner` (default: a ring) runs among the ranks of each rail.
+
+    Raises LocalProtocolError for impossible sizes or nodes.
+    """
+    places = check_nodes(nodes)
+    _check_sizes(count, chunk, lanes)
+    used = _rail_count(nodes, rails)
     far = len(nodes)
+    share = Partition(count, used, -(-count // used))
+
+    def ring(elements: int, ranks: int) -> Plan:
+        return ring_all_reduce(elements, ranks, itemsize=1, chunk=chunk, lanes=lanes)
+
+    between = [(inner or ring)(share.length(rail), far) for rail in range(used)]
 
     def whole(rail: int) -> Slice:
         return Slice("data", share.offset(rail), share.length(rail))
 
-    def blocks(rail: int) -> Partition:
-        return Partition(share.length(rail), far, -(-share.length(rail) // far))
-
-    def block(rail: int, index: int) -> Slice:
-        part = blocks(rail)
-        return Slice("data", share.offset(rail) + part.offset(index % far), part.length(index % far))
-
-    def steps(rank: int) -> Iterator[Step]:
+    def local(rank: int) -> tuple[Step, Step]:
         node, rail = places[rank]
-        local = nodes[node]
-        owners = [(i, owner) for i, owner in enumerate(local[:rails]) if owner != rank]
-        others = [peer for peer in local if peer != rank]
+        owners = [(i, owner) for i, owner in enumerate(nodes[node][:used]) if owner != rank]
+        others = [peer for peer in nodes[node] if peer != rank]
         collect: Step = [Send(owner, whole(i)) for i, owner in owners]
-        if rail < rails:
-            collect += [
-                Receive(peer, whole(rail), reduce=True, final=far == 1 and peer == others[-1]) for peer in others
-            ]
-        yield collect
-        yield from _ring(node, rail) if rail < rails else ([] for _ in range(2 * (far - 1)))
-        hand_out: Step = [Send(peer, whole(rail)) for peer in others] if rail < rails else []
-        yield [*hand_out, *(Receive(owner, whole(i)) for i, owner in owners)]
+        hand_out: Step = []
+        if rail < used:
+            for peer in others:
+                collect.append(Receive(peer, whole(rail), reduce=True, final=far == 1 and peer == others[-1]))
+                hand_out.append(Send(peer, whole(rail)))
+        hand_out += [Receive(owner, whole(i)) for i, owner in owners]
+        return collect, hand_out
 
-    def _ring(node: int, rail: int) -> Iterator[Step]:
-        left, right = nodes[(node - 1) % far][rail], nodes[(node + 1) % far][rail]
-        for k in range(far - 1):
-            yield [
-                Send(left, block(rail, node + 1 + k)),
-                Receive(right, block(rail, node + 2 + k), reduce=True, final=k == far - 2),
-            ]
-        for k in range(far - 1):
-            yield [Send(left, block(rail, node + k)), Receive(right, block(rail, node + 1 + k))]
-
-    def sends(rank: int) -> Iterator[int]:
+    def build(rank: int) -> Program:
         node, rail = places[rank]
-        yield from (share.length(i) for i in range(rails) if i != rail)
-        if rail < rails:
-            part = blocks(rail)
-            for k in range(far - 1):
-                yield part.length((node + 1 + k) % far)
-                yield part.length((node + k) % far)
-            yield from [share.length(rail)] * (len(nodes[node]) - 1)
+        collect, hand_out = (compile_steps([step], chunk, lanes) for step in local(rank))
+        if rail >= used:
+            return in_sequence([collect, hand_out])
+        mates = [ranks[rail] for ranks in nodes]
+        region = Region("data", share.length(rail), [share.offset(rail)])
+        return in_sequence([collect, embedded(between[rail].program(node), mates, {"data": region}), hand_out])
 
-    order = "within nodes in rank order, the rail's owner first; then around the ring of nodes"
-    return step_plan(
-        "all_reduce", "hierarchical", len(places), {"data": count}, rounds=2 * far,
-        chunk=chunk, lanes=lanes, order=order, steps=steps, sends=sends,
+    def declare(rank: int) -> Traffic:
+        node, rail = places[rank]
+        within = _sent([*local(rank)], chunk)
+        return _plus(within, between[rail].traffic(node)) if rail < used else within
+
+    kind = between[0].algorithm
+    return Plan(
+        "all_reduce", "hierarchical" if kind == "ring" else f"hierarchical-{kind}", len(places), {"data": count},
+        between[0].rounds + (2 if len(places) > far else 0), max(lanes, between[0].lanes),
+        max(chunk, *(plan.chunk for plan in between)),
+        f"within nodes in rank order, the rail's owner first; then among the nodes, {between[0].reduction_order}",
+        build, declare,
     )  # fmt: skip
 
 
-def pxn_all_to_all(counts: Counts, nodes: Nodes, *, chunk: int, lanes: int) -> Plan:
-    """All-to-all of `counts[a][b]` elements from rank a's `input` to rank b's `output`, between nodes by way of the
-    local rank on the receiver's rail; `scratch` is where that one keeps what it was handed.
+class _Layers:
+    """Ranks by rail and layer: the rank at place p of its node is on rail p mod `rails`, in layer p / `rails`. Layer 0
+    are the ranks on rails themselves (the keepers); those of other layers are served by the keeper of their rail."""
 
-    Raises LocalProtocolError when `counts` or `nodes` make no sense.
+    def __init__(self, nodes: Nodes, rails: int) -> None:
+        self.nodes = nodes
+        self.rails = rails
+        self.depth = max(-(-len(ranks) // rails) for ranks in nodes)
+
+    def layer(self, rail: int, number: int) -> list[int]:
+        """The ranks of one layer of a rail, in the order of their nodes; nodes without one left out."""
+        place = number * self.rails + rail
+        return [ranks[place] for ranks in self.nodes if place < len(ranks)]
+
+    def counts(self, rail: int, number: int, count: int) -> list[int]:
+        """`count` for each node with a rank in the layer, else 0."""
+        place = number * self.rails + rail
+        return [count if place < len(ranks) else 0 for ranks in self.nodes]
+
+    def rail(self, rail: int) -> list[int]:
+        """All ranks of a rail, layer by layer."""
+        return [rank for number in range(self.depth) for rank in self.layer(rail, number)]
+
+    def mates(self, rail: int) -> list[int]:
+        """The keepers of a rail, by node."""
+        return [ranks[rail] for ranks in self.nodes]
+
+    def served(self, node: int, rail: int) -> list[int]:
+        """The ranks of `node` beyond the rails that the keeper of `rail` serves."""
+        return list(self.nodes[node][self.rails + rail :: self.rails])
+
+
+def hierarchical_reduce_scatter(count: int, nodes: Nodes, *, chunk: int, lanes: int, rails: int | None = None) -> Plan:
+    """Reduce-scatter: `input` holds a block of `count` elements for every rank, `output` receives this rank's block
+    reduced; in `scratch` the keepers of rails collect what their nodes have for their rail.
+
+    Between nodes a ring among the ranks of each rail (for the blocks of ranks beyond the rails, a pairwise exchange):
+    each sends (N-1)/N of what it collected, once. Raises LocalProtocolError for impossible sizes or nodes.
     """
-    n = check_counts(counts)
-    places = _places(nodes)
-    if len(places) != n:
-        raise LocalProtocolError(f"{n} rows of counts for {len(places)} ranks on nodes")
+    places = check_nodes(nodes)
+    _check_sizes(count, chunk, lanes)
+    layers = _Layers(nodes, _rail_count(nodes, rails))
+    used, far, n = layers.rails, len(nodes), len(places)
 
-    def proxy(node: int, target: int) -> int:
-        """The rank of `node` that sends to `target`: the one on its rail, if the node has that many."""
-        return nodes[node][places[target][1] % len(nodes[node])]
+    def block(rank: int) -> Slice:
+        return Slice("input", rank * count, count)
 
-    def away(node: int) -> list[int]:
-        return [rank for rank in range(n) if places[rank][0] != node]
+    def collected(rail: int) -> dict[int, Slice]:
+        """Where each block of a rail lies in its keepers' scratch."""
+        return {rank: Slice("scratch", at * count, count) for at, rank in enumerate(layers.rail(rail))}
 
-    def held(rank: int) -> list[tuple[int, int]]:
-        """(target, source) of the parts in the scratch of `rank`, in the order they lie there."""
-        node = places[rank][0]
-        return [(b, a) for b in away(node) if proxy(node, b) == rank for a in nodes[node] if a != rank]
+    def finished(rank: int) -> Slice:
+        """Where a keeper puts the finished block of `rank`, of its own node: its own block at once into `output`."""
+        rail = places[rank][1] % used
+        own = places[rank][1] < used
+        return Slice("output", 0, count) if own else collected(rail)[rank]
 
-    def layout(rank: int) -> dict[tuple[int, int], Slice]:
-        pairs = held(rank)
-        starts = [0, *accumulate(counts[a][b] for b, a in pairs)]
-        return {(b, a): Slice("scratch", at, counts[a][b]) for (b, a), at in zip(pairs, starts, strict=False)}
+    def local(rank: int) -> tuple[Step, Step]:
+        node, place = places[rank]
+        here = nodes[node]
+        collect: Step = []
+        hand_out: Step = []
+        if place < used:
+            collect += [Local(there, block(target)) for target, there in collected(place).items()]
+        for rail, keeper in enumerate(here[:used]):
+            if keeper != rank:
+                collect += [Send(keeper, block(target)) for target in layers.rail(rail)]
+        if place < used:
+            others = [peer for peer in here if peer != rank]
+            for peer in others:
+                final = far == 1 and peer == others[-1]
+                collect += [Receive(peer, there, reduce=True, final=final) for there in collected(place).values()]
+            hand_out += [Send(target, finished(target)) for target in layers.served(node, place)]
+        else:
+            hand_out.append(Receive(here[place % used], Slice("output", 0, count)))
+        return collect, hand_out
 
-    inputs = [[0, *accumulate(row)] for row in counts]
-    outputs = [[0, *accumulate(row[b] for row in counts)] for b in range(n)]
+    def between(rail: int, number: int) -> Plan:
+        if number == 0:
+            return ring_reduce_scatter(count, far, chunk=chunk, lanes=lanes)
+        return direct_reduce_scatter(layers.counts(rail, number, count), chunk=chunk, lanes=lanes)
 
-    def here(rank: int, target: int) -> Slice:
-        return Slice("input", inputs[rank][target], counts[rank][target])
+    def exchange(node: int, rail: int) -> list[Program]:
+        where = collected(rail)
+        programs = []
+        for number in range(layers.depth):
+            place = number * used + rail
+            mine = finished(nodes[node][place]) if place < len(nodes[node]) else Slice("output", 0, 0)
+            regions = {
+                "input": Region("scratch", count, [where[target].offset for target in layers.layer(rail, number)]),
+                "output": Region(mine.buffer, count, [mine.offset]),
+            }
+            programs.append(embedded(between(rail, number).program(node), layers.mates(rail), regions))
+        return programs
 
-    def there(rank: int, source: int) -> Slice:
-        return Slice("output", outputs[rank][source], counts[source][rank])
+    def build(rank: int) -> Program:
+        node, place = places[rank]
+        collect, hand_out = (compile_steps([step], chunk, lanes) for step in local(rank))
+        return in_sequence([collect, *(exchange(node, place) if place < used else []), hand_out])
 
-    def steps(rank: int) -> Iterator[Step]:
-        node = places[rank][0]
-        scratch = layout(rank)
-        first: list[Move] = [Local(there(rank, rank), here(rank, rank))]
-        first += [Send(peer, here(rank, peer)) for peer in nodes[node] if peer != rank]
-        first += [Send(proxy(node, b), here(rank, b)) for b in away(node) if proxy(node, b) != rank]
-        first += [Receive(peer, there(rank, peer)) for peer in nodes[node] if peer != rank]
-        first += [
-            Receive(a, scratch[b, a])
-            for a in nodes[node] if a != rank
-            for b in away(node) if proxy(node, b) == rank
-        ]  # fmt: skip
-        yield first
-        second: list[Move] = []
-        for b in away(node):
-            if proxy(node, b) == rank:
-                second += [Send(b, here(rank, b) if a == rank else scratch[b, a]) for a in nodes[node]]
-        for other, ranks in enumerate(nodes):
-            if other != node:
-                second += [Receive(proxy(other, rank), there(rank, a)) for a in ranks]
-        yield second
+    def declare(rank: int) -> Traffic:
+        node, place = places[rank]
+        total = _sent([*local(rank)], chunk)
+        for number in range(layers.depth) if place < used else ():
+            total = _plus(total, between(place, number).traffic(node))
+        return total
 
-    def sends(rank: int) -> Iterator[int]:
-        node = places[rank][0]
-        for b in range(n):
-            mine = b != rank and (places[b][0] == node or proxy(node, b) != rank)
-            if mine:
-                yield counts[rank][b]
-        for b in away(node):
-            if proxy(node, b) == rank:
-                yield from (counts[a][b] for a in nodes[node])
+    scratch = [len(layers.rail(places[r][1])) * count if places[r][1] < used else 0 for r in range(n)]
+    order = "within nodes in rank order, the rail's owner first; then around the ring of nodes"
+    return Plan(
+        "reduce_scatter", "hierarchical", n, {"input": n * count, "output": count, "scratch": scratch},
+        (far - 1) * layers.depth + (n > far) + (layers.depth > 1), lanes, chunk, order, build, declare,
+    )  # fmt: skip
 
-    scratch = [sum(counts[a][b] for b, a in held(rank)) for rank in range(n)]
-    buffers = {
-        "input": [sum(row) for row in counts],
-        "output": [starts[-1] for starts in outputs],
-        "scratch": scratch,
-    }
-    return step_plan(
-        "all_to_all", "pxn", n, buffers, rounds=2, chunk=chunk, lanes=lanes,
-        order="nothing is reduced", steps=steps, sends=sends,
+
+def hierarchical_all_gather(count: int, nodes: Nodes, *, chunk: int, lanes: int, rails: int | None = None) -> Plan:
+    """All-gather: `input` holds `count` elements, `output` receives every rank's, in rank order.
+
+    Between nodes a ring: each rank of a rail passes on what the ranks of its rail have, but its neighbour's. Raises
+    LocalProtocolError for impossible sizes or nodes.
+    """
+    places = check_nodes(nodes)
+    _check_sizes(count, chunk, lanes)
+    layers = _Layers(nodes, _rail_count(nodes, rails))
+    used, far, n = layers.rails, len(nodes), len(places)
+
+    def block(rank: int) -> Slice:
+        return Slice("output", rank * count, count)
+
+    def local(rank: int) -> tuple[Step, Step]:
+        node, place = places[rank]
+        here = nodes[node]
+        bring: Step = [Local(block(rank), Slice("input", 0, count))]
+        hand_out: Step = []
+        if place < used:
+            bring += [Receive(served, block(served)) for served in layers.served(node, place)]
+            for peer in here:
+                if peer != rank:
+                    hand_out += [Send(peer, block(source)) for source in layers.rail(place) if source != peer]
+        else:
+            bring.append(Send(here[place % used], Slice("input", 0, count)))
+        for rail, keeper in enumerate(here[:used]):
+            if keeper != rank:
+                hand_out += [Receive(keeper, block(source)) for source in layers.rail(rail) if source != rank]
+        return bring, hand_out
+
+    def between(rail: int, number: int) -> Plan:
+        return uneven_ring_all_gather(layers.counts(rail, number, count), chunk=chunk, lanes=lanes)
+
+    def exchange(node: int, rail: int) -> list[Program]:
+        programs = []
+        for number in range(layers.depth):
+            place = number * used + rail
+            own = nodes[node][place] * count if place < len(nodes[node]) else 0
+            starts = [rank * count for rank in layers.layer(rail, number)]
+            regions = {"input": Region("output", count, [own]), "output": Region("output", count, starts)}
+            programs.append(embedded(between(rail, number).program(node), layers.mates(rail), regions))
+        return programs
+
+    def build(rank: int) -> Program:
+        node, place = places[rank]
+        bring, hand_out = (compile_steps([step], chunk, lanes) for step in local(rank))
+        return in_sequence([bring, *(exchange(node, place) if place < used else []), hand_out])
+
+    def declare(rank: int) -> Traffic:
+        node, place = places[rank]
+        total = _sent([*local(rank)], chunk)
+        for number in range(layers.depth) if place < used else ():
+            total = _plus(total, between(place, number).traffic(node))
+        return total
+
+    rounds = (far - 1) * layers.depth + (n > far) + (layers.depth > 1)
+    return Plan(
+        "all_gather", "hierarchical", n, {"input": count, "output": n * count}, rounds, lanes, chunk,
+        "nothing is reduced", build, declare,
     )  # fmt: skip

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from fauxrdma.collectives.algorithms import ALL_REDUCE, all_reduce_plan
 from fauxrdma.collectives.direct import all_to_all
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
-from fauxrdma.collectives.hierarchical import hierarchical_all_reduce, pxn_all_to_all
+from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
 from fauxrdma.collectives.plan import Plan
+from fauxrdma.collectives.pxn import pxn_all_to_all
 from fauxrdma.collectives.rank_paths import NVLINK_LATENCY_NS, PCIE_LATENCY_NS, RankPaths
 from fauxrdma.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from fauxrdma.errors import ConfigError, FabricUnhealthy, LocalProtocolError

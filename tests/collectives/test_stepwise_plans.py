@@ -21,8 +21,9 @@ from fauxrdma.collectives.direct import (
     gather,
     scatter,
 )
-from fauxrdma.collectives.hierarchical import hierarchical_all_reduce, pxn_all_to_all
+from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
 from fauxrdma.collectives.plan import Put
+from fauxrdma.collectives.pxn import pxn_all_to_all
 from fauxrdma.collectives.recursive import halving_doubling_all_reduce, recursive_doubling_all_reduce
 from fauxrdma.collectives.stepwise_rings import (
     bidirectional_ring_all_reduce,
