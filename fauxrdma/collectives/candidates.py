@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from fauxrdma.collectives.algorithms import ALL_REDUCE, PIPELINE_CHUNKS, all_reduce_plan
 from fauxrdma.collectives.direct import all_to_all, direct_all_gather, direct_reduce_scatter
-from fauxrdma.collectives.hierarchical import hierarchical_all_reduce, pxn_all_to_all
+from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
+from fauxrdma.collectives.pxn import pxn_all_to_all
 from fauxrdma.collectives.partition import SMALLEST_PIPELINED_BYTES, chunk_elements
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.ring import ring_all_gather, ring_broadcast, ring_reduce_scatter
