@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 from fauxrdma.collectives.algorithms import ALL_REDUCE, PIPELINE_CHUNKS, all_reduce_plan
 from fauxrdma.collectives.direct import all_to_all, direct_all_gather, direct_reduce_scatter
-from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
-from fauxrdma.collectives.pxn import pxn_all_to_all
+from fauxrdma.collectives.hierarchical import (
+    hierarchical_all_gather,
+    hierarchical_all_reduce,
+    hierarchical_reduce_scatter,
+)
 from fauxrdma.collectives.partition import SMALLEST_PIPELINED_BYTES, chunk_elements
 from fauxrdma.collectives.plan import Plan
+from fauxrdma.collectives.pxn import pxn_all_to_all
 from fauxrdma.collectives.ring import ring_all_gather, ring_broadcast, ring_reduce_scatter
 from fauxrdma.collectives.stepwise_rings import scatter_all_gather_broadcast
 from fauxrdma.collectives.trees import tree_broadcast, tree_reduce
@@ -61,9 +65,25 @@ def _all_reduce(algorithm: str) -> Candidate:
     return lambda nbytes, ranks: all_reduce_plan(algorithm, nbytes, ranks.number, 1, ranks.slot_bytes, ranks.lanes)
 
 
-def _hierarchical(nbytes: int, ranks: Ranks) -> Plan:
-    share = -(-nbytes // min(map(len, ranks.nodes)))
-    return hierarchical_all_reduce(nbytes, ranks.nodes, chunk=ranks.chunk(share), lanes=ranks.lanes)
+def _hierarchical(inner: str) -> Candidate:
+    def build(nbytes: int, ranks: Ranks) -> Plan:
+        def between(count: int, nodes: int) -> Plan:
+            return all_reduce_plan(inner, count, nodes, 1, ranks.slot_bytes, ranks.lanes)
+
+        chunk = ranks.chunk(-(-nbytes // min(map(len, ranks.nodes))))
+        return hierarchical_all_reduce(nbytes, ranks.nodes, chunk=chunk, lanes=ranks.lanes, inner=between)
+
+    return build
+
+
+def _hierarchical_reduce_scatter(nbytes: int, ranks: Ranks) -> Plan:
+    block = _blocks(nbytes, ranks)
+    return hierarchical_reduce_scatter(block, ranks.nodes, chunk=ranks.chunk(block), lanes=ranks.lanes)
+
+
+def _hierarchical_all_gather(nbytes: int, ranks: Ranks) -> Plan:
+    block = _blocks(nbytes, ranks)
+    return hierarchical_all_gather(block, ranks.nodes, chunk=ranks.chunk(block), lanes=ranks.lanes)
 
 
 def _blocks(nbytes: int, ranks: Ranks) -> int:
@@ -131,12 +151,22 @@ def _tree_reduce(nbytes: int, ranks: Ranks) -> Plan:
 
 
 _CANDIDATES: dict[str, dict[str, Candidate]] = {
-    "all_reduce": {**{name: _all_reduce(name) for name in ALL_REDUCE}, "hierarchical": _hierarchical},
-    "all_gather": {"ring": _ring_all_gather, "pairwise": _all_gather(True), "direct": _all_gather(False)},
+    "all_reduce": {
+        **{name: _all_reduce(name) for name in ALL_REDUCE},
+        "hierarchical": _hierarchical("ring"),
+        "hierarchical-tree": _hierarchical("double-tree"),
+    },
+    "all_gather": {
+        "ring": _ring_all_gather,
+        "pairwise": _all_gather(True),
+        "direct": _all_gather(False),
+        "hierarchical": _hierarchical_all_gather,
+    },
     "reduce_scatter": {
         "ring": _ring_reduce_scatter,
         "pairwise": _reduce_scatter(True),
         "direct": _reduce_scatter(False),
+        "hierarchical": _hierarchical_reduce_scatter,
     },
     "all_to_all": {"pairwise": _all_to_all(True), "direct": _all_to_all(False), "pxn": _pxn},
     "broadcast": {"ring": _chain, "binomial-tree": _tree_broadcast, "scatter-all-gather": _scatter_all_gather},
@@ -144,7 +174,7 @@ _CANDIDATES: dict[str, dict[str, Candidate]] = {
 }
 OPERATIONS = tuple(_CANDIDATES)
 """The operations there is something to choose for; broadcast and reduce from and to rank 0."""
-_NEEDS_NODES = ("hierarchical", "pxn")
+_NEEDS_NODES = ("hierarchical", "hierarchical-tree", "pxn")
 
 
 def candidates(operation: str, ranks: Ranks) -> dict[str, Candidate]:

@@ -35,6 +35,8 @@ __all__ = [
     "hierarchical_reduce_scatter",
 ]
 
+_NAMES = {"ring": "hierarchical", "double-tree": "hierarchical-tree"}
+
 InnerAllReduce = Callable[[int, int], Plan]
 """Makes the all-reduce of so many elements of `data` over so many ranks."""
 
@@ -126,7 +128,7 @@ def hierarchical_all_reduce(
 
     kind = between[0].algorithm
     return Plan(
-        "all_reduce", "hierarchical" if kind == "ring" else f"hierarchical-{kind}", len(places), {"data": count},
+        "all_reduce", _NAMES.get(kind, f"hierarchical-{kind}"), len(places), {"data": count},
         between[0].rounds + (2 if len(places) > far else 0), max(lanes, between[0].lanes),
         max(chunk, *(plan.chunk for plan in between)),
         f"within nodes in rank order, the rail's owner first; then among the nodes, {between[0].reduction_order}",
