@@ -1,82 +1,225 @@
-"""Algorithms by name, each with the chunk that suits it: what a communicator chooses from.
+"""Algorithms by operation and name, each with the chunk that suits it: the one place that turns a request into a plan.
 
-The tables hold functions of (elements, ranks, bytes per element, bytes per staging slot, lanes) that make a plan.
+To add an algorithm, write a function of a Request that makes the plan and enter it in :data:`ALGORITHMS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
+from fauxrdma.collectives.barrier import dissemination_barrier
 from fauxrdma.collectives.bcube import bcube_all_reduce
+from fauxrdma.collectives.direct import all_to_all, direct_all_gather, direct_reduce_scatter, gather, scatter
 from fauxrdma.collectives.partition import SMALLEST_PIPELINED_BYTES, chunk_elements, gloo_blocks
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.recursive import halving_doubling_all_reduce, recursive_doubling_all_reduce
-from fauxrdma.collectives.ring import ring_all_reduce
-from fauxrdma.collectives.stepwise_rings import bidirectional_ring_all_reduce
-from fauxrdma.collectives.trees import double_tree_all_reduce
+from fauxrdma.collectives.request import Request
+from fauxrdma.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
+from fauxrdma.collectives.stepwise_rings import (
+    bidirectional_ring_all_reduce,
+    scatter_all_gather_broadcast,
+    uneven_ring_all_gather,
+)
+from fauxrdma.collectives.trees import double_tree_all_reduce, tree_broadcast, tree_reduce
 from fauxrdma.errors import LocalProtocolError
 
-__all__ = ["ALL_REDUCE", "PIPELINE_CHUNKS", "all_reduce_plan"]
+__all__ = ["ALGORITHMS", "ALL_REDUCE", "DEFAULTS", "PIPELINE_CHUNKS", "all_reduce_plan", "chunk_for", "plan_for"]
 
 PIPELINE_CHUNKS = 16
 """Into how many chunks a pipeline's buffer is cut, sizes permitting: one of n ranks then takes (n + 14) / 16 times the
 data's own time."""
 
-Builder = Callable[[int, int, int, int, int], Plan]
+Builder = Callable[[Request], Plan]
 
 
-def _ring(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    chunk = chunk_elements(gloo_blocks(count, n, itemsize).block, itemsize, slot_bytes, lanes)
-    return ring_all_reduce(count, n, itemsize=itemsize, chunk=chunk, lanes=lanes)
+def chunk_for(request: Request, block: int) -> int:
+    """Elements per message where blocks of `block` elements travel, `lanes` messages at a time."""
+    return chunk_elements(block, request.itemsize, request.slot_bytes, request.lanes)
 
 
-def _bidirectional(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    chunk = chunk_elements(-(-count // (2 * n)), itemsize, slot_bytes, lanes)
-    return bidirectional_ring_all_reduce(count, n, chunk=chunk, lanes=lanes)
+def _pipelined(request: Request, block: int) -> int:
+    """The same where chunks follow each other through a pipeline of ranks."""
+    return chunk_elements(
+        block, request.itemsize, request.slot_bytes, PIPELINE_CHUNKS, smallest_bytes=SMALLEST_PIPELINED_BYTES
+    )
 
 
-def _doubling(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
+# All-reduce.
+
+
+def _ring(request: Request) -> Plan:
+    count, n, itemsize = request.count, request.world_size, request.itemsize
+    chunk = chunk_for(request, gloo_blocks(count, n, itemsize).block)
+    return ring_all_reduce(count, n, itemsize=itemsize, chunk=chunk, lanes=request.lanes)
+
+
+def _bidirectional(request: Request) -> Plan:
+    count, n = request.count, request.world_size
+    return bidirectional_ring_all_reduce(count, n, chunk=chunk_for(request, -(-count // (2 * n))), lanes=request.lanes)
+
+
+def _doubling(request: Request) -> Plan:
+    count = request.count
     return recursive_doubling_all_reduce(
-        count, n, chunk=chunk_elements(count, itemsize, slot_bytes, lanes), lanes=lanes
+        count, request.world_size, chunk=chunk_for(request, count), lanes=request.lanes
     )
 
 
-def _halving(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    chunk = chunk_elements((count + 1) // 2, itemsize, slot_bytes, lanes)
-    return halving_doubling_all_reduce(count, n, chunk=chunk, lanes=lanes)
+def _halving(request: Request) -> Plan:
+    count = request.count
+    chunk = chunk_for(request, (count + 1) // 2)
+    return halving_doubling_all_reduce(count, request.world_size, chunk=chunk, lanes=request.lanes)
 
 
-def _bcube(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    return bcube_all_reduce(count, n, chunk=chunk_elements(count // 2 + 1, itemsize, slot_bytes, lanes), lanes=lanes)
+def _bcube(request: Request) -> Plan:
+    count = request.count
+    chunk = chunk_for(request, count // 2 + 1)
+    return bcube_all_reduce(count, request.world_size, chunk=chunk, lanes=request.lanes)
 
 
-def _direct(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    chunk = chunk_elements(-(-count // n), itemsize, slot_bytes, lanes)
-    return bcube_all_reduce(count, n, base=max(2, n), chunk=chunk, lanes=lanes)
+def _direct(request: Request) -> Plan:
+    count, n = request.count, request.world_size
+    return bcube_all_reduce(count, n, base=max(2, n), chunk=chunk_for(request, -(-count // n)), lanes=request.lanes)
 
 
-def _tree(count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    chunk = chunk_elements(
-        (count + 1) // 2, itemsize, slot_bytes, PIPELINE_CHUNKS, smallest_bytes=SMALLEST_PIPELINED_BYTES
-    )
-    return double_tree_all_reduce(count, n, chunk=chunk)
+def _double_tree(request: Request) -> Plan:
+    count = request.count
+    return double_tree_all_reduce(count, request.world_size, chunk=_pipelined(request, (count + 1) // 2))
 
 
-ALL_REDUCE: dict[str, Builder] = {
-    "ring": _ring,
-    "bidirectional-ring": _bidirectional,
-    "recursive-doubling": _doubling,
-    "halving-doubling": _halving,
-    "double-tree": _tree,
-    "bcube": _bcube,
-    "direct": _direct,
+# From one, to one.
+
+
+def _chain_broadcast(request: Request) -> Plan:
+    count = request.count
+    return ring_broadcast(count, request.world_size, request.root, chunk=_pipelined(request, count))
+
+
+def _tree_broadcast(request: Request) -> Plan:
+    count = request.count
+    return tree_broadcast(count, request.world_size, request.root, chunk=_pipelined(request, count))
+
+
+def _scatter_all_gather(request: Request) -> Plan:
+    count, n = request.count, request.world_size
+    chunk = chunk_for(request, -(-count // n))
+    return scatter_all_gather_broadcast(count, n, request.root, chunk=chunk, lanes=request.lanes)
+
+
+def _tree_reduce(request: Request) -> Plan:
+    count = request.count
+    return tree_reduce(count, request.world_size, request.root, chunk=_pipelined(request, count))
+
+
+def _gather(request: Request) -> Plan:
+    blocks = request.blocks
+    return gather(blocks, request.root, chunk=chunk_for(request, max(blocks)), lanes=request.lanes)
+
+
+def _scatter(request: Request) -> Plan:
+    blocks = request.blocks
+    return scatter(blocks, request.root, chunk=chunk_for(request, max(blocks)), lanes=request.lanes)
+
+
+# Blocks of every rank.
+
+
+def _ring_all_gather(request: Request) -> Plan:
+    blocks, n = request.blocks, request.world_size
+    chunk = chunk_for(request, max(blocks))
+    if min(blocks) == max(blocks):
+        return ring_all_gather(blocks[0], n, chunk=chunk, lanes=request.lanes)
+    return uneven_ring_all_gather(blocks, chunk=chunk, lanes=request.lanes)
+
+
+def _ring_reduce_scatter(request: Request) -> Plan:
+    blocks, n = request.blocks, request.world_size
+    if min(blocks) != max(blocks):
+        return _pairwise_reduce_scatter(request)
+    return ring_reduce_scatter(blocks[0], n, chunk=chunk_for(request, blocks[0]), lanes=request.lanes)
+
+
+def _pairwise_reduce_scatter(request: Request) -> Plan:
+    return direct_reduce_scatter(request.blocks, chunk=chunk_for(request, max(request.blocks)), lanes=request.lanes)
+
+
+def _direct_reduce_scatter(request: Request) -> Plan:
+    chunk = chunk_for(request, max(request.blocks))
+    return direct_reduce_scatter(request.blocks, chunk=chunk, lanes=request.lanes, pairwise=False)
+
+
+def _pairwise_all_gather(request: Request) -> Plan:
+    chunk = chunk_for(request, max(request.blocks))
+    return direct_all_gather(request.blocks, chunk=chunk, lanes=request.lanes, pairwise=True)
+
+
+def _direct_all_gather(request: Request) -> Plan:
+    return direct_all_gather(request.blocks, chunk=chunk_for(request, max(request.blocks)), lanes=request.lanes)
+
+
+def _all_to_all(request: Request, *, pairwise: bool) -> Plan:
+    table = request.table
+    return all_to_all(table, chunk=chunk_for(request, max(map(max, table))), lanes=request.lanes, pairwise=pairwise)
+
+
+ALGORITHMS: dict[str, dict[str, Builder]] = {
+    "all_reduce": {
+        "ring": _ring,
+        "bidirectional-ring": _bidirectional,
+        "recursive-doubling": _doubling,
+        "halving-doubling": _halving,
+        "double-tree": _double_tree,
+        "bcube": _bcube,
+        "direct": _direct,
+    },
+    "broadcast": {
+        "chain": _chain_broadcast,
+        "binomial-tree": _tree_broadcast,
+        "scatter-all-gather": _scatter_all_gather,
+    },
+    "reduce": {"binomial-tree": _tree_reduce},
+    "reduce_scatter": {
+        "ring": _ring_reduce_scatter,
+        "pairwise": _pairwise_reduce_scatter,
+        "direct": _direct_reduce_scatter,
+    },
+    "all_gather": {"ring": _ring_all_gather, "pairwise": _pairwise_all_gather, "direct": _direct_all_gather},
+    "gather": {"direct": _gather},
+    "scatter": {"direct": _scatter},
+    "all_to_all": {
+        "pairwise": lambda request: _all_to_all(request, pairwise=True),
+        "direct": lambda request: _all_to_all(request, pairwise=False),
+    },
+    "barrier": {"dissemination": lambda request: dissemination_barrier(request.world_size)},
 }
-"""All-reduce algorithms by name; `direct` is bcube in one stage."""
+"""The algorithms of each operation by name. The `direct` all-reduce is bcube in one stage; the `ring` reduce-scatter of
+unequal blocks is pairwise."""
+
+DEFAULTS = {operation: next(iter(algorithms)) for operation, algorithms in ALGORITHMS.items()}
+"""The algorithm taken when none is named: the first of each."""
+
+ALL_REDUCE = ALGORITHMS["all_reduce"]
+
+
+@lru_cache(maxsize=512)
+def plan_for(request: Request, algorithm: str | None = None) -> Plan:
+    """The plan for `request` by `algorithm` (default: :data:`DEFAULTS`). Kept, as sizes repeat in training.
+
+    Raises LocalProtocolError for an operation or algorithm there is not, or sizes that make no sense.
+    """
+    algorithms = ALGORITHMS.get(request.operation)
+    if algorithms is None:
+        raise LocalProtocolError(f"there is no operation {request.operation!r}: choose {', '.join(ALGORITHMS)}")
+    build = algorithms.get(algorithm or DEFAULTS[request.operation])
+    if build is None:
+        name = request.operation.replace("_", "-")
+        raise LocalProtocolError(f"there is no {name} algorithm {algorithm!r}: choose {', '.join(algorithms)}")
+    if not 0 <= request.root < request.world_size:
+        raise LocalProtocolError(f"{request.operation}: root {request.root} is not a rank of {request.world_size}")
+    return build(request)
 
 
 def all_reduce_plan(algorithm: str, count: int, n: int, itemsize: int, slot_bytes: int, lanes: int) -> Plan:
-    """The plan of an algorithm of :data:`ALL_REDUCE`. Raises LocalProtocolError for another name."""
-    build = ALL_REDUCE.get(algorithm)
-    if build is None:
-        raise LocalProtocolError(f"there is no all-reduce algorithm {algorithm!r}: choose {', '.join(ALL_REDUCE)}")
-    return build(count, n, itemsize, slot_bytes, lanes)
+    """The plan of an all-reduce over `n` ranks. Raises LocalProtocolError for an unknown algorithm."""
+    return plan_for(Request("all_reduce", n, count, itemsize, slot_bytes, lanes), algorithm)
