@@ -19,6 +19,7 @@ __all__ = [
     "Rate",
     "format_bytes",
     "format_ns",
+    "parse_byte_count",
     "parse_length_m",
     "parse_rate",
     "parse_size",
@@ -117,6 +118,18 @@ def parse_size(text: object) -> int:
     nbytes = float(match.group(1)) * _SIZE_B[match.group(2)]
     _at_most(nbytes, _MAX_SIZE_B, text, "size", "1000TB")
     return round(nbytes)
+
+
+def parse_byte_count(text: str) -> int:
+    """Read a message size the way nccl-tests and perftest write it: `8`, `64K`, `128M`, `1G`, powers of 1024; or with a
+    unit, as `parse_size`. Raises ConfigError for anything else."""
+    match = re.match(r"^\s*([0-9]+)\s*([kKmMgG]?)\s*$", text)
+    if match is None:
+        return parse_size(text)
+    number, prefix = match.groups()
+    nbytes = int(number) << 10 * " KMG".index(prefix.upper() or " ")
+    _at_most(nbytes, _MAX_SIZE_B, text, "size", "1000TB")
+    return nbytes
 
 
 def _at_most(value: float, limit: float, text: object, what: str, shown: str) -> None:

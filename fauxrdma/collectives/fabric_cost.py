@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fauxrdma.collectives.fabric_player import Operation, PlayedFlow, play
+from fauxrdma.collectives.fabric_player import Flight, Operation, PlayedFlow, play
 from fauxrdma.collectives.plan import Plan, Put, Signal, Wait
 from fauxrdma.collectives.rank_paths import RankPath, RankPaths
 from fauxrdma.errors import LocalProtocolError
 from fauxrdma.topology.rails import rails_of
 
-__all__ = ["FabricCost", "PairTraffic", "fabric_cost"]
+__all__ = ["FabricCost", "MessageTime", "PairTraffic", "fabric_cost"]
 
 Pair = tuple[int, int]
 
@@ -27,6 +27,19 @@ class PairTraffic:
 
     messages: int
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTime:
+    """When message `index` from `source` to `target` was under way, in ns: its first bit left, its last bit had left,
+    it was there."""
+
+    source: int
+    target: int
+    index: int
+    started_ns: int
+    departed_ns: int
+    arrived_ns: int
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class FabricCost:
     over_spines: int
     crossing: Mapping[Pair, PairTraffic]
     """The pairs behind `across_rails`."""
+    messages_ns: tuple[MessageTime, ...] = ()
+    """Every message's times, in order of departure, when they were asked for."""
 
     @property
     def predicted_ns(self) -> int:
@@ -65,8 +80,9 @@ class FabricCost:
         return sum(traffic.nbytes for traffic in self.pairs.values())
 
 
-def fabric_cost(plan: Plan, itemsize: int, paths: RankPaths) -> FabricCost:
-    """The cost of `plan`, with elements of `itemsize` bytes, for ranks at the places of `paths`.
+def fabric_cost(plan: Plan, itemsize: int, paths: RankPaths, *, messages_too: bool = False) -> FabricCost:
+    """The cost of `plan`, with elements of `itemsize` bytes, for ranks at the places of `paths`; with `messages_too`
+    the times of each message, too.
 
     Raises LocalProtocolError when there are not as many places as ranks or the plan never ends, FabricUnhealthy when
     two ranks that talk have no path between them.
@@ -102,8 +118,20 @@ def fabric_cost(plan: Plan, itemsize: int, paths: RankPaths) -> FabricCost:
                 messages[sent] += 1
                 nbytes[sent] += size
     pairs = {pair: PairTraffic(messages[own], nbytes[own]) for pair, own in sorted(flows.items()) if messages[own]}
-    end_ns = play(programs, list(flows.values()), _capacities(flows, paths))
-    return _counted(tuple(end_ns), plan.rounds, pairs, paths)
+    flights: list[Flight] | None = [] if messages_too else None
+    end_ns = play(programs, list(flows.values()), _capacities(flows, paths), flights)
+    cost = _counted(tuple(end_ns), plan.rounds, pairs, paths)
+    return cost if flights is None else replace(cost, messages_ns=_times(flights, flows))
+
+
+def _times(flights: Iterable[Flight], flows: Mapping[Pair, PlayedFlow]) -> tuple[MessageTime, ...]:
+    pair_of = {flow: pair for pair, flow in flows.items()}
+    number: Counter[PlayedFlow] = Counter()
+    times = []
+    for flow, started, departed, arrived in flights:
+        times.append(MessageTime(*pair_of[flow], number[flow], started, departed, arrived))
+        number[flow] += 1
+    return tuple(sorted(times, key=lambda time: time.departed_ns))
 
 
 def _capacities(pairs: Iterable[Pair], paths: RankPaths) -> list[int]:

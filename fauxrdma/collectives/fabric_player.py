@@ -23,7 +23,7 @@ import numpy as np
 from fauxrdma.errors import LocalProtocolError
 from fauxrdma.fabric.maxmin import max_min_rates
 
-__all__ = ["Operation", "PlayedFlow", "play"]
+__all__ = ["Flight", "Operation", "PlayedFlow", "play"]
 
 _NANOBITS_PER_BYTE = 8 * 10**9
 _DEPARTURE, _ARRIVAL = 0, 1
@@ -35,8 +35,8 @@ class PlayedFlow:
     when it is alone."""
 
     __slots__ = (
-        "arrived", "at_ns", "group", "latency_ns", "links", "need", "number", "queue", "rate_bps", "surplus", "target",
-        "version",
+        "arrived", "at_ns", "group", "latency_ns", "links", "need", "number", "queue", "rate_bps", "started_ns",
+        "surplus", "target", "version",
     )  # fmt: skip
 
     def __init__(self, target: int, links: Sequence[int], rate_bps: int, latency_ns: int) -> None:
@@ -46,6 +46,7 @@ class PlayedFlow:
         self.latency_ns = latency_ns
         self.arrived = 0
         self.at_ns = 0
+        self.started_ns = 0
         self.surplus = 0
         self.need = 0
         self.queue: deque[int] = deque()
@@ -57,6 +58,10 @@ class PlayedFlow:
 Operation = tuple[PlayedFlow, int]
 """A step of a rank that takes time: put this many bytes into a flow (0 and more), or wait for message k of a flow (~k,
 which is negative)."""
+
+Flight = tuple[PlayedFlow, int, int, int]
+"""A message: its flow, when its first bit left, when its last bit had left, when it arrived; ns. Those of one flow are
+in order."""
 
 
 class _Group:
@@ -113,18 +118,26 @@ def _groups(flows: Sequence[PlayedFlow], capacities: Sequence[int]) -> list[_Gro
     return [_Group(own, capacities) for own in members.values()]
 
 
-def play(programs: Sequence[Sequence[Operation]], flows: Sequence[PlayedFlow], capacities: Sequence[int]) -> list[int]:
+def play(
+    programs: Sequence[Sequence[Operation]],
+    flows: Sequence[PlayedFlow],
+    capacities: Sequence[int],
+    flights: list[Flight] | None = None,
+) -> list[int]:
     """The time in ns, by rank, at which each program ends when all start at 0.
 
-    `capacities`: payload rates of the links in bits/s. Flows are used up: make new ones for another run. Raises
-    LocalProtocolError when ranks wait for each other for ever.
+    `capacities`: payload rates of the links in bits/s. `flights` gets every message, if given. Flows are used up: make
+    new ones for another run. Raises LocalProtocolError when ranks wait for each other for ever.
     """
-    return _Play(programs, _groups(flows, capacities)).run()
+    return _Play(programs, _groups(flows, capacities), flights).run()
 
 
 class _Play:
-    def __init__(self, programs: Sequence[Sequence[Operation]], groups: list[_Group]) -> None:
+    def __init__(
+        self, programs: Sequence[Sequence[Operation]], groups: list[_Group], flights: list[Flight] | None
+    ) -> None:
         self._programs = programs
+        self._flights = flights
         self._groups = groups
         self._position = [0] * len(programs)
         self._end = [0] * len(programs)
@@ -173,6 +186,12 @@ class _Play:
         self._order += 1
         heapq.heappush(self._events, (at, kind, self._order, flow, version))
 
+    def _fly(self, flow: PlayedFlow, started_ns: int, departed_ns: int) -> None:
+        arrival = departed_ns + flow.latency_ns
+        self._push(arrival, _ARRIVAL, flow)
+        if self._flights is not None:
+            self._flights.append((flow, started_ns, departed_ns, arrival))
+
     def _send(self, flow: PlayedFlow, nbytes: int, now: int) -> None:
         """Of a flow whose rate is constant, the arrival is known at once."""
         need = nbytes * _NANOBITS_PER_BYTE
@@ -182,22 +201,22 @@ class _Play:
         else:
             start = now
             if not nbytes:
-                self._push(now + flow.latency_ns, _ARRIVAL, flow)
+                self._fly(flow, now, now)
                 return
         took = -(-need // flow.rate_bps)
         flow.at_ns = start + took
         flow.surplus = flow.rate_bps * took - need
-        self._push(flow.at_ns + flow.latency_ns, _ARRIVAL, flow)
+        self._fly(flow, start, flow.at_ns)
 
     def _submit(self, flow: PlayedFlow, nbytes: int, now: int) -> None:
         if flow.queue:
             flow.queue.append(nbytes)
             return
         if not nbytes:
-            self._push(now + flow.latency_ns, _ARRIVAL, flow)
+            self._fly(flow, now, now)
             return
         flow.queue.append(nbytes)
-        flow.at_ns = now
+        flow.at_ns = flow.started_ns = now
         flow.need = nbytes * _NANOBITS_PER_BYTE
         flow.rate_bps = 0  # until the group is settled, before time goes on
         group = flow.group
@@ -214,8 +233,8 @@ class _Play:
                 self._expect(flow)
                 return
             queue.popleft()
-            self._push(now + flow.latency_ns, _ARRIVAL, flow)
-            flow.at_ns = now
+            self._fly(flow, flow.started_ns, now)
+            flow.at_ns = flow.started_ns = now
             flow.need = queue[0] * _NANOBITS_PER_BYTE + left if queue else 0
         flow.version += 1
         group = flow.group
