@@ -49,7 +49,7 @@ class _Flow:
     """`need` is what the head burst still needs, in nanobits, as of `at_ns`; it may be negative by less than one
     nanosecond's work only inside `_drain`. `head_ns` caches when the head departs (None: paused or empty)."""
 
-    __slots__ = ("at_ns", "backlog", "head_ns", "id", "latency_ns", "need", "queue", "rate")
+    __slots__ = ("at_ns", "backlog", "head_ns", "id", "last_release_ns", "latency_ns", "need", "queue", "rate")
 
     def __init__(self, flow: int, rate: int, latency_ns: int) -> None:
         self.id = flow
@@ -60,6 +60,7 @@ class _Flow:
         self.need = 0
         self.at_ns = 0
         self.head_ns: int | None = None
+        self.last_release_ns = -1
 
     def reckon(self) -> None:
         """Bring `head_ns` in line with the queue, the need and the rate."""
@@ -87,6 +88,7 @@ class LinkScheduler:
         self._idle: dict[int, int] = {}
         self._order = 0
         self._now = 0
+        self._polled = -1
 
     def open(self, flow: int, rate_bps: int, latency_ns: int) -> None:
         """Make `flow` known with its uncontended payload rate in bits/s and its one-way latency.
@@ -100,11 +102,18 @@ class LinkScheduler:
         if flow not in self._flows:
             self._flows[flow] = _Flow(flow, rate_bps, latency_ns)
 
-    def close(self, flow: int) -> None:
-        """Forget `flow` and drop what it has not sent yet; what already departed still arrives. Idempotent."""
+    def close(self, flow: int) -> list[Departure]:
+        """Forget `flow` and drop what it has not sent yet; what already departed still arrives, and is returned in
+        that order. Idempotent."""
         self._flows.pop(flow, None)
         self._busy.pop(flow, None)
         self._idle.pop(flow, None)
+        return [departure for _, _, departure in sorted(self._ready, key=_by_release) if departure.flow == flow]
+
+    def under_way(self, flow: int) -> bool:
+        """Whether anything of the flow waits to depart, or has departed and not come out of `poll`."""
+        state = self._flows.get(flow)
+        return state is not None and (bool(state.queue) or state.last_release_ns > self._polled)
 
     def items(self) -> Iterator[object]:
         """Everything submitted that has not been released, in no particular order."""
@@ -173,6 +182,7 @@ class LinkScheduler:
             if state.head_ns is not None and state.head_ns <= now:
                 self._drain(state, now)
         out = []
+        self._polled = now
         ready = self._ready
         while ready and ready[0][0] <= now:
             out.append(heapq.heappop(ready)[2])
@@ -241,4 +251,9 @@ class LinkScheduler:
 
     def _release(self, state: _Flow, order: int, item: object, nbytes: int, started: int, departed: int) -> None:
         release = departed + state.latency_ns
+        state.last_release_ns = max(state.last_release_ns, release)
         heapq.heappush(self._ready, (release, order, Departure(state.id, item, nbytes, departed, release, started)))
+
+
+def _by_release(entry: tuple[int, int, Departure]) -> tuple[int, int]:
+    return entry[:2]

@@ -234,8 +234,18 @@ class LivingSubnet:
 
     # -- ways
 
+    def follow(self, links: Iterable[int]) -> Way:
+        """Where packets get that are sent over these links (ids, in order)."""
+        crossed: list[int] = []
+        for link in links:
+            if link in self._changed_ns:
+                return Way(tuple(crossed), self._topology.links[link].name)
+            crossed.append(link)
+        return Way(tuple(crossed), "")
+
     def way(self, slid: int, dlid: int) -> Way:
-        """Where packets from one HCA to another go now. Raises FabricUnhealthy for a LID that is not an HCA's."""
+        """Where packets from one HCA to another go now by the tables. Raises FabricUnhealthy for a LID that is not an
+        HCA's."""
         source, target, host_in, host_out = self.manager.ends(slid, dlid)
         if slid == dlid:
             return Way((*host_in, *host_out), "")

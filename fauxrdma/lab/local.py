@@ -18,9 +18,9 @@ from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
-from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.graph import ROCEV2, Topology
 from fauxrdma.topology.loading import load_topology
-from fauxrdma.wire.fabric_messages import FabricReport, SweepReport
+from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
 
 __all__ = ["CLOCKS", "LocalLab", "obituary"]
 
@@ -185,6 +185,16 @@ class LocalLab:
     def swept(self, timeout_s: float = 60.0) -> SweepReport:
         """Wait until the subnet manager has swept after the last change of a link and all daemons go by its tables."""
         return self._ask(lambda link: link.swept(timeout_s))
+
+    def path(self, source: str, target: str, qp_num: int = 0) -> PathAnswer:
+        """The path from one HCA (``n0.hca1``) to another as the subnet manager has it now; on Ethernet that of what
+        queue pair `qp_num` of `source` sends. Raises ConfigError for what is no HCA."""
+        lids = {hca.name: lid for lid, hca in enumerate(self.topology.hcas(), start=1)}
+        for name in (source, target):
+            if name not in lids:
+                raise ConfigError(f"{self.topology.name} has no HCA {name!r}: they are called n0.hca1 and so on")
+        label = qp_num if self.topology.transport == ROCEV2 else 0
+        return self._ask(lambda manager: manager.path(lids[source], lids[target], label))
 
     def _ask(self, question: Callable[[SubnetManagerLink], T]) -> T:
         self.check()

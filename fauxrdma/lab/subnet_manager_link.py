@@ -16,6 +16,8 @@ from fauxrdma.wire.fabric_messages import (
     LabWelcome,
     LinkChange,
     LinkChanged,
+    PathAnswer,
+    PathQuery,
     ReadyQuery,
     Refusal,
     ReportQuery,
@@ -77,6 +79,10 @@ class SubnetManagerLink:
     def swept(self, timeout_s: float) -> SweepReport:
         """Wait until no trap is under way, no sweep runs and every daemon goes by the tables."""
         return self._ask(SweepQuery(), SweepReport, timeout_s)
+
+    def path(self, slid: int, dlid: int, label: int = 0, timeout_s: float = 15.0) -> PathAnswer:
+        """The path of a flow as the manager has it now; `label` tells those of one pair apart, on Ethernet."""
+        return self._ask(PathQuery(slid, dlid, label), PathAnswer, timeout_s)
 
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""

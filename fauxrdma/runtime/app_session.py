@@ -263,6 +263,11 @@ class AppSession:
         except FauxrdmaError as error:
             self.reply(V.VerbFailed(errno.ENETUNREACH, str(error)))
 
+    def forget_paths(self, qpn: int) -> None:
+        """A queue pair is gone: so are the ways of its own that it had through the fabric."""
+        if self.subnet.forget_label(self.hca.info.lid, self.hca.flow_label(qpn)):
+            self.subnet.report(self.data_path.counters())
+
     def ring_broken(self, kind: AsyncEventType, element: int) -> None:
         """The application has overwritten the indices of a work queue."""
         if not self.closed:

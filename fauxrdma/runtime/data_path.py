@@ -38,7 +38,7 @@ from fauxrdma.runtime.revocation import Holder, copy_payload, let_go
 from fauxrdma.runtime.traffic_meter import TrafficMeter
 from fauxrdma.runtime.unshaped_sender import UnshapedSender
 from fauxrdma.wire.control import Message
-from fauxrdma.wire.fabric_messages import Directory, PathAnswer
+from fauxrdma.wire.fabric_messages import Counters, Directory, PathAnswer
 from fauxrdma.wire.headers import WRITE_ONLY_BYTES, Frame, SmallWrite
 
 __all__ = ["DataPath"]
@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 
 
 class DataPath:
-    """Moves frames. `notify(message)` goes to the subnet manager; `path(slid, dlid)` is what it said of a path."""
+    """Moves frames. `notify(message)` goes to the subnet manager; `path(slid, dlid, label)` is what it said of a flow's
+    path, and `want_path(slid, dlid, label)` asks for one it was not asked for yet: `update_paths` is to hear of it.
+    `adaptive`: the fabric chooses a way whenever a flow begins to send."""
 
     def __init__(
         self,
@@ -58,24 +60,28 @@ class DataPath:
         shaped: bool,
         quantum: int,
         notify: Callable[[Message], None],
-        path: Callable[[int, int], PathAnswer | None],
+        path: Callable[[int, int, int], PathAnswer | None],
+        want_path: Callable[[int, int, int], None],
+        adaptive: bool,
     ) -> None:
         self._loop = loop
         self.clock = clock
-        self._path = path
+        self._known_path = path
+        self._want_path = want_path
         self.hcas: dict[int, EmulatedHca] = {}
         self.engines: list[HcaEngine] = []
         self.meter = TrafficMeter()
         self.receivers: set[Holder] = set()
-        self._peers = PeerDirectory(loop, node, clock.epoch_ns, path, self._deliver_locally, self._link_writable)
+        self._peers = PeerDirectory(loop, node, clock.epoch_ns, self._path, self._deliver_locally, self._link_writable)
         self.flows = FlowTable(self._peers.link_of, self._opened, shaped=shaped)
         self._paced: PacedSender | None = None
         self._unshaped: UnshapedSender | None = None
         self._sender: FrameSender
         if shaped:
             self._sender = self._paced = PacedSender(
-                self.hcas, self.flows, self.meter, self._offer_link, clock, quantum, notify
-            )
+                self.flows, self.meter, self._offer_link, clock, quantum, notify,
+                self.counters if adaptive else None,
+            )  # fmt: skip
         else:
             self._sender = self._unshaped = UnshapedSender(loop, self.flows, self.meter, self._offer_link, self._arm)
         self._send = self._sender.send
@@ -103,14 +109,23 @@ class DataPath:
     def update_paths(self, paths: list[PathAnswer]) -> None:
         """Paths are others now: what is sent from now on goes by them, or is lost."""
         now = self.clock.now_ns()
-        changed = {(path.slid, path.dlid): path for path in paths}
+        changed = {(path.slid, path.dlid, path.label) for path in paths}
         for flow in self.flows:
-            path = changed.get((flow.hca.info.lid, flow.group or flow.dlid))
-            if path is None:
+            slid, dlid, label = flow.key
+            if (slid, dlid, label) not in changed and (slid, dlid, 0) not in changed:
                 continue
-            self._sender.path_changed(flow, path, now)
+            path = self._path(flow)
+            if path is not None:
+                self._sender.path_changed(flow, path, now)
             self._resolve(flow)
         self._arm()
+
+    def _path(self, flow: Flow) -> PathAnswer | None:
+        return self._known_path(*flow.key)
+
+    def counters(self) -> Counters:
+        """What was sent since the last time."""
+        return self.meter.report(sum(engine.retransmits for engine in self.engines))
 
     def _resolve(self, flow: Flow) -> None:
         flow.link = self._peers.link_of(flow)
@@ -267,7 +282,10 @@ class DataPath:
             self._loop.call_soon(self.doorbell, hca, qpn)
 
     def _opened(self, flow: Flow) -> None:
-        self._sender.opened(flow, self._path(flow.hca.info.lid, flow.group or flow.dlid))
+        path = self._path(flow)
+        self._sender.opened(flow, path)
+        if path is not None and path.label != flow.key[2]:
+            self._want_path(*flow.key)
 
     # ---- frames out ----------------------------------------------------------------------------------------------
 

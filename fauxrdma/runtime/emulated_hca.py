@@ -45,6 +45,10 @@ class EmulatedHca:
         """Have the engine know the port's GIDs, at the start and when they have changed."""
         self.engine.port.gids = [(gid_bytes(gid), kind) for gid, kind in self.port.gids]
 
+    def flow_label(self, qpn: int) -> int:
+        """What the fabric's switches tell this queue pair's packets apart by: 0 where they do not (InfiniBand)."""
+        return qpn if self.port.ethernet else 0
+
     def new_handle(self) -> int:
         """A number for a protection domain, region, queue or channel; unique on this HCA."""
         self._next_handle += 1

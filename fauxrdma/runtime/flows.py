@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fauxrdma.ib.enums import LinkLayer, QpType
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
+from fauxrdma.ib.enums import QpType
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.peer_links import PeerLink
 from fauxrdma.wire.headers import Frame
@@ -26,7 +27,7 @@ class Flow:
         self.fid = fid
         self.hca = hca
         self.qpn = qpn
-        self.label = qpn if hca.info.link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET else 0
+        self.label = hca.flow_label(qpn)
         self.dlid = dlid
         self.group = group
         self.link: PeerLink | None = None
@@ -34,6 +35,13 @@ class Flow:
         self.active = False  # the subnet manager counts it
         self.weight = 1.0
         self.patient_ack: Frame | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What its way through the fabric depends on: source LID, destination LID, label (0 for a group's)."""
+        if self.group or self.dlid >= FIRST_MULTICAST_LID:
+            return self.hca.info.lid, self.group or self.dlid, 0
+        return self.hca.info.lid, self.dlid, self.label
 
 
 class FlowTable:

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import stat
+from collections.abc import Coroutine
 
 from fauxrdma.errors import FabricUnhealthy, SetupError
 from fauxrdma.ib.enums import PortState
@@ -23,7 +24,6 @@ from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
-    Counters,
     Directory,
     FlushDone,
     FlushRequest,
@@ -109,6 +109,8 @@ class HcaDaemon:
             quantum=welcome.quantum,
             notify=self._subnet.send,
             path=self._subnet.known_path,
+            want_path=self._want_path,
+            adaptive=welcome.routing == "adaptive",
         )
         for info in welcome.hcas:
             # Keys must not be guessable, so they come from the system and not from the fabric's seed.
@@ -208,22 +210,31 @@ class HcaDaemon:
             self._apply_paths(msg)
         elif isinstance(msg, FlushRequest):
             assert self._subnet is not None
-            self._subnet.send(self._counters())
+            self._subnet.report(self.data_path.counters())
             self._subnet.send(FlushDone(msg.token))
         elif isinstance(msg, MulticastMembers):
-            task = asyncio.get_running_loop().create_task(self._apply_members(msg))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._apply_members(msg))
         else:
             log.warning("the subnet manager sent an unexpected %s", type(msg).__name__)
 
-    def _counters(self) -> Counters:
-        return self.data_path.meter.report(sum(engine.retransmits for engine in self.data_path.engines))
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _want_path(self, slid: int, dlid: int, label: int) -> None:
+        """A flow has begun whose own path nobody has asked for, as datagrams' do."""
+        self._start(self._learn_path(slid, dlid, label))
+
+    async def _learn_path(self, slid: int, dlid: int, label: int) -> None:
+        assert self._subnet is not None
+        with contextlib.suppress(FabricUnhealthy):
+            self.data_path.update_paths([await self._subnet.path(slid, dlid, label)])
 
     def _apply_paths(self, msg: PathsChanged) -> None:
         """Count what went the old way, then go by the new ones."""
         assert self._subnet is not None
-        self._subnet.send(self._counters())
+        self._subnet.report(self.data_path.counters())
         self._subnet.learn(msg.paths)
         for change in msg.ports:
             self.data_path.hcas[change.lid].port.set_cable(PortState(change.state))

@@ -141,6 +141,9 @@ class LinkChanges:
         if sweeps:
             for sweep in sweeps:
                 _log.info("%s", _describe(sweep))
+            routes = self._state.manager.routes
+            for message in (*routes.messages, *routes.warnings):
+                _log.warning("%s", message)
             self._state.reroute(now)
             self._rerouted()
             self.spread(lambda: None)

@@ -3,10 +3,10 @@ manager granted, and leave when they are due *at the receiver*."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fauxrdma.fabric.link_scheduler import LinkScheduler
+from fauxrdma.fabric.link_scheduler import Departure, LinkScheduler
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.ib.enums import BthOpcode
 from fauxrdma.runtime.emulated_hca import EmulatedHca
@@ -16,7 +16,7 @@ from fauxrdma.runtime.frame_sender import FrameSender, Offer
 from fauxrdma.runtime.peer_links import PeerLink
 from fauxrdma.runtime.traffic_meter import TrafficMeter
 from fauxrdma.wire.control import Message
-from fauxrdma.wire.fabric_messages import FlowStart, FlowStop, PathAnswer
+from fauxrdma.wire.fabric_messages import Counters, FlowStart, FlowStop, PathAnswer
 from fauxrdma.wire.headers import Frame
 
 __all__ = ["PacedSender"]
@@ -29,25 +29,26 @@ _UNREACHABLE_LATENCY_NS = 1000
 
 
 class PacedSender(FrameSender):
-    """`hcas`: this node's, by LID. `quantum`: bytes of a burst at most. `notify(message)` goes to the manager."""
+    """`quantum`: bytes of a burst at most. `notify(message)` goes to the manager. Where each
+    start of a flow may give it another way, `counters()` says what was sent by the old ones."""
 
     def __init__(
         self,
-        hcas: Mapping[int, EmulatedHca],
         flows: FlowTable,
         meter: TrafficMeter,
         offer: Offer,
         clock: FabricClock,
         quantum: int,
         notify: Callable[[Message], None],
+        counters: Callable[[], Counters] | None,
     ) -> None:
-        self._hcas = hcas
         self._flows = flows
         self._meter = meter
         self._offer = offer
         self._clock = clock
         self._quantum = quantum
         self._notify = notify
+        self._counters = counters
         self._scheduler = LinkScheduler()
 
     def opened(self, flow: Flow, path: PathAnswer | None) -> None:
@@ -63,7 +64,8 @@ class PacedSender(FrameSender):
                 self._scheduler.set_rate(flow.fid, path.rate_bps, now)
 
     def forget(self, flow: Flow) -> None:
-        self._scheduler.close(flow.fid)
+        for departure in self._scheduler.close(flow.fid):
+            self._count(departure, flow)
         if flow.active:
             self._notify(FlowStop(flow.fid))
 
@@ -81,10 +83,16 @@ class PacedSender(FrameSender):
             # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
             self._scheduler.submit(flow.fid, frame, 0, now)
             return
-        self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
         if frame.nbytes and not flow.active:
-            flow.active = True
-            self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight, flow.label))
+            self._start(flow, frame, now)
+        self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
+
+    def _start(self, flow: Flow, frame: Frame, now: int) -> None:
+        flow.active = True
+        flowlet = not self._scheduler.under_way(flow.fid)
+        if flowlet and self._counters is not None:
+            self._notify(self._counters())
+        self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight, flow.label, flowlet))
 
     def queue(self, flow: Flow) -> None:
         limit = _QUANTA_AHEAD * self._quantum
@@ -105,15 +113,12 @@ class PacedSender(FrameSender):
             frame.arrival_ns = departure.release_ns
             frame.duration_ns = departure.release_ns - departure.started_ns
             flow = flows.get(departure.flow)
-            if not self._hcas[frame.slid].port.up:
+            if flow is None or not flow.hca.port.up:  # of a queue pair that is gone it was counted then
                 continue
-            if frame.opcode != _ACK and not (flow is not None and flow.group):
-                label = flow.label if flow is not None else 0
+            if frame.opcode != _ACK and not flow.group:
                 self._meter.sent(
-                    frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, label
+                    frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, flow.label
                 )
-            if flow is None:
-                continue
             if frame.dlid >= FIRST_MULTICAST_LID:
                 # It has left the HCA; now each member's copy takes its way through the tree.
                 for branch in self._flows.branches(flow.hca, flow.qpn, frame.dlid):
@@ -129,6 +134,15 @@ class PacedSender(FrameSender):
             if idle is not None and idle.active:
                 idle.active = False
                 self._notify(FlowStop(fid))
+
+    def _count(self, departure: Departure, flow: Flow) -> None:
+        """A frame that left, and is not to arrive since its queue pair is gone."""
+        frame = departure.item
+        assert isinstance(frame, Frame)
+        if frame.opcode != _ACK and not flow.group and flow.hca.port.up:
+            self._meter.sent(
+                frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, flow.label
+            )
 
     def writable(self, link: PeerLink) -> None:
         """The model paces, whatever the socket takes."""

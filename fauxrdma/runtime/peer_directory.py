@@ -14,7 +14,7 @@ __all__ = ["PeerDirectory"]
 
 
 class PeerDirectory:
-    """Links by LID, opened when the first frame wants one. `path(slid, dlid)` is what the manager said of a path;
+    """Links by LID, opened when the first frame wants one. `path(flow)` is what the manager said of its path;
     `deliver(frame)` takes what stays within this node; `on_writable(link)` hears that a link has room again."""
 
     def __init__(
@@ -22,7 +22,7 @@ class PeerDirectory:
         loop: asyncio.AbstractEventLoop,
         node: int,
         epoch_ns: int,
-        path: Callable[[int, int], PathAnswer | None],
+        path: Callable[[Flow], PathAnswer | None],
         deliver: Callable[[Frame], None],
         on_writable: Callable[[PeerLink], None],
     ) -> None:
@@ -51,7 +51,7 @@ class PeerDirectory:
 
     def link_of(self, flow: Flow) -> PeerLink | None:
         """Where a flow's frames go; None where the fabric loses them."""
-        path = self._path(flow.hca.info.lid, flow.group or flow.dlid)
+        path = self._path(flow)
         if path is not None and (path.lost_at or not path.reachable):
             return None
         if flow.group and (path is None or flow.dlid not in path.members):

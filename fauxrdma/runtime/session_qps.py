@@ -108,7 +108,8 @@ class QpVerbs:
 
     async def _modify_with_path(self, qpn: int, attr: QPAttr, mask: QpAttrMask) -> None:
         try:
-            path = await self._session.subnet.path(self._session.hca.info.lid, attr.ah_attr.dlid)
+            hca = self._session.hca
+            path = await self._session.subnet.path(hca.info.lid, attr.ah_attr.dlid, hca.flow_label(qpn))
             self._session.hca.port.check_found("Failed to modify QP", attr.ah_attr, path)
             self._apply_modify(qpn, attr, mask)
         except VerbsError as error:
@@ -152,6 +153,7 @@ class QpVerbs:
     def _destroy_qp(self, qpn: int) -> None:
         qp = self._session.hca.engine.qp(qpn)
         self._session.data_path.forget_qp(self._session.hca, qpn)
+        self._session.forget_paths(qpn)
         self._session.datagrams.forget_qp(qpn)
         self._session.hca.engine.destroy_qp(qpn)
         self._session.hca.rings.pop(qpn, None)

@@ -10,6 +10,8 @@ from typing import cast
 from fauxrdma.errors import FabricUnhealthy, RemoteProtocolError, SetupError
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import (
+    Counters,
+    FlowsForgotten,
     MulticastJoin,
     MulticastJoined,
     MulticastLeave,
@@ -24,6 +26,10 @@ __all__ = ["SubnetClient"]
 
 log = logging.getLogger(__name__)
 
+Flow = tuple[int, int, int]
+"""Source LID, destination LID, label (0 where flows of a pair go the same way)."""
+_MANY = 256
+
 
 class SubnetClient(asyncio.Protocol):
     """Talks wire/fabric_messages.py. Messages other than answers go to `on_message`; `on_lost` hears of the end."""
@@ -34,8 +40,10 @@ class SubnetClient(asyncio.Protocol):
         self._buffer = MessageBuffer()
         self._transport: asyncio.Transport | None = None
         self._welcome: asyncio.Future[NodeWelcome] | None = None
-        self._paths: dict[tuple[int, int], PathAnswer] = {}
-        self._waiting: dict[tuple[int, int], asyncio.Future[PathAnswer]] = {}
+        self._paths: dict[Flow, PathAnswer] = {}
+        self._waiting: dict[Flow, asyncio.Future[PathAnswer]] = {}
+        self._labels: dict[tuple[int, int], set[int]] = {}  # of paths with a label: LIDs by source and label
+        self._gone: list[Flow] = []  # the manager is yet to hear of
         self._joined: dict[tuple[int, int], asyncio.Future[None]] = {}  # by HCA LID and multicast LID
         self._joining: dict[int, asyncio.Future[None]] = {}  # by token
         self._next_token = 1
@@ -97,7 +105,7 @@ class SubnetClient(asyncio.Protocol):
 
     def _dispatch(self, msg: Message) -> None:
         if isinstance(msg, PathAnswer):
-            key = (msg.slid, msg.dlid)
+            key = (msg.slid, msg.dlid, msg.label)
             self._paths[key] = msg
             waiter = self._waiting.pop(key, None)
             if waiter is not None and not waiter.done():
@@ -122,17 +130,38 @@ class SubnetClient(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(pack_frame(msg))
 
-    def known_path(self, slid: int, dlid: int) -> PathAnswer | None:
-        """The path, if it was asked for before."""
-        return self._paths.get((slid, dlid))
+    def known_path(self, slid: int, dlid: int, label: int = 0) -> PathAnswer | None:
+        """The path of a flow, if it was asked for before; else that of the pair, if that was."""
+        return self._paths.get((slid, dlid, label)) or self._paths.get((slid, dlid, 0))
+
+    def knows(self, slid: int, dlid: int, label: int) -> bool:
+        """Whether the path of just this flow is known."""
+        return (slid, dlid, label) in self._paths
 
     def learn(self, paths: list[PathAnswer]) -> None:
-        """Paths that are others now."""
-        self._paths |= {(path.slid, path.dlid): path for path in paths}
+        """Paths that are others now. Those of flows that were forgotten meanwhile are not news."""
+        self._paths |= {flow: path for path in paths if (flow := (path.slid, path.dlid, path.label)) in self._paths}
 
-    async def path(self, slid: int, dlid: int) -> PathAnswer:
-        """The path from the manager's tables. Raises FabricUnhealthy when the manager is gone."""
-        key = (slid, dlid)
+    def forget_label(self, slid: int, label: int) -> bool:
+        """A queue pair is gone, and so the paths of its own, if it had any. Returns whether many are gone that the
+        manager has not heard of: it is time for a report."""
+        for dlid in self._labels.pop((slid, label), ()):
+            self._paths.pop((slid, dlid, label), None)
+            self._gone.append((slid, dlid, label))
+        return len(self._gone) > _MANY
+
+    def report(self, counters: Counters) -> None:
+        """Send what the daemon has counted, and with it which flows are gone."""
+        self.send(counters)
+        gone = [flow for flow in self._gone if flow not in self._paths and flow not in self._waiting]
+        self._gone.clear()
+        if gone:
+            slids, dlids, labels = map(list, zip(*gone, strict=True))
+            self.send(FlowsForgotten(slids, dlids, labels))
+
+    async def path(self, slid: int, dlid: int, label: int = 0) -> PathAnswer:
+        """The path of a flow as the manager has it. Raises FabricUnhealthy when the manager is gone."""
+        key = (slid, dlid, label)
         known = self._paths.get(key)
         if known is not None:
             return known
@@ -141,7 +170,9 @@ class SubnetClient(asyncio.Protocol):
         waiter = self._waiting.get(key)
         if waiter is None:
             waiter = self._waiting[key] = asyncio.get_running_loop().create_future()
-            self.send(PathQuery(slid, dlid))
+            if label:
+                self._labels.setdefault((slid, label), set()).add(dlid)
+            self.send(PathQuery(slid, dlid, label))
         return await asyncio.shield(waiter)
 
     async def join(self, lid: int, group: int) -> None:

@@ -28,6 +28,7 @@ from fauxrdma.wire.fabric_messages import (
     Counters,
     Directory,
     FabricReady,
+    FlowsForgotten,
     FlowStart,
     FlowStop,
     FlushDone,
@@ -190,6 +191,7 @@ class SubnetManagerService:
                     quantum=self.quantum,
                     seed=self.seed,
                     hcas=hcas,
+                    routing=self.state.manager.routes.engine,
                 )
             )
             self._links.node_joined(message.node)
@@ -216,17 +218,20 @@ class SubnetManagerService:
     def from_node(self, connection: _Connection, node: int, message: Message) -> None:
         """Handle a later message of an HCA daemon. Raises RemoteProtocolError to refuse it."""
         if isinstance(message, FlowStart):
-            self.state.flow_start(node, message, self.now_ns())
+            if self.state.flow_start(node, message, self.now_ns()):
+                self._links.spread(lambda: None)
             self._schedule_regrant()
         elif isinstance(message, FlowStop):
             self.state.flow_stop(node, message.flow, self.now_ns())
             self._schedule_regrant()
         elif isinstance(message, Counters):
             self.state.count(node, message)
+        elif isinstance(message, FlowsForgotten):
+            self.state.flows_forgotten(node, message)
         elif isinstance(message, PathQuery):
             own = self.state.owns(node, message.slid)
             answer = self.state.paths.tell if own else self.state.paths.describe
-            connection.send(answer(message.slid, message.dlid))
+            connection.send(answer(message.slid, message.dlid, message.label))
         elif isinstance(message, PathsApplied):
             self._links.applied(node, message.token)
         elif isinstance(message, MulticastJoin):
@@ -250,7 +255,7 @@ class SubnetManagerService:
         elif isinstance(message, ReportQuery):
             self._start_report(connection, message.reset)
         elif isinstance(message, PathQuery):
-            connection.send(self.state.paths.describe(message.slid, message.dlid))
+            connection.send(self.state.paths.describe(message.slid, message.dlid, message.label))
         elif isinstance(message, LinkChange):
             self._links.change(message, connection.send)
         elif isinstance(message, SweepQuery):

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fauxrdma.errors import FabricUnhealthy, LocalProtocolError, RemoteProtocolError
+from fauxrdma.fabric.flow_ways import FlowWays
 from fauxrdma.fabric.model import FabricModel
-from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
@@ -25,6 +25,7 @@ from fauxrdma.wire.fabric_messages import (
     Counters,
     DirectoryEntry,
     FabricReport,
+    FlowsForgotten,
     FlowStart,
     HcaInfo,
     NodeHello,
@@ -48,12 +49,11 @@ class SubnetState:
         self.members: dict[int, NodeHello] = {}
         self.lost: set[int] = set()
         self.subnet = LivingSubnet(manager)
-        self.paths = ToldPaths(self.subnet)
+        self._ways = FlowWays(manager)
+        self.paths = ToldPaths(self.subnet, self._ways)
         self._model: FabricModel[tuple[int, int]] = FabricModel.of(manager)
         self._flows: dict[tuple[int, int], FlowStart] = {}  # active
         self._routed: dict[tuple[int, int], Path] = {}  # those of them that have a path
-        self._bursts: dict[tuple[int, int], int] = {}  # on Ethernet, by flow
-        self._chosen: dict[tuple[int, int, int], tuple[int, ...]] = {}  # links, by LIDs and label
         self._activity = LinkActivity(len(self.topology.links))
         self._traffic = TrafficAccount(manager)
         self._debt: Counter[int] = Counter()
@@ -137,16 +137,23 @@ class SubnetState:
 
     # -- flows
 
-    def flow_start(self, node: int, start: FlowStart, now: int) -> None:
-        """A flow of `node` has data. Starting one that is active moves it. Raises RemoteProtocolError if it cannot be:
-        a source LID of another node, a destination that no HCA has, a weight out of range."""
+    def flow_start(self, node: int, start: FlowStart, now: int) -> bool:
+        """A flow of `node` has data. Starting one that is active moves it. Returns whether the daemon's path is another
+        now. Raises RemoteProtocolError if it cannot be: a source LID of another node, a destination that no HCA has, a
+        weight out of range."""
         self.check_own(node, start.slid)
         try:
             self.manager.ends(start.slid, start.slid if start.dlid >= FIRST_MULTICAST_LID else start.dlid)
-            self._route((node, start.flow), start, now)
+            self._route((node, start.flow), start, now, flowlet=start.flowlet)
         except (FabricUnhealthy, LocalProtocolError) as error:
             raise RemoteProtocolError(f"node {node} cannot start flow {start.flow}: {error}") from None
         self._flows[node, start.flow] = start
+        return self._chooses and self.paths.chosen((start.slid, start.dlid, start.label))
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether a flow's way may be another each time it starts."""
+        return self.manager.routes.engine == "adaptive"
 
     def flow_stop(self, node: int, flow: int, now: int) -> None:
         """A flow has no more data. Stopping one that is not active is harmless."""
@@ -155,13 +162,13 @@ class SubnetState:
 
     def reroute(self, now: int) -> None:
         """The tables are new: active flows go by them. What has no path shares no link."""
-        self._chosen.clear()
+        self._ways.clear()
         for key, start in self._flows.items():
-            self._route(key, start, now)
+            self._route(key, start, now, flowlet=True)
 
-    def _route(self, key: tuple[int, int], start: FlowStart, now: int) -> None:
+    def _route(self, key: tuple[int, int], start: FlowStart, now: int, *, flowlet: bool) -> None:
         try:
-            path = self._path_of(key, start)
+            path = self._path_of(start, flowlet)
         except FabricUnhealthy:
             self._unroute(key, now)
             return
@@ -172,27 +179,17 @@ class SubnetState:
             self._activity.stop(before, now)
         self._routed[key] = path
 
-    def _path_of(self, key: tuple[int, int], start: FlowStart) -> Path:
+    def _path_of(self, start: FlowStart, flowlet: bool) -> Path:
         """What a flow loads: its path, or its group's tree."""
         if start.dlid >= FIRST_MULTICAST_LID:
             links = self.subnet.deliver(start.slid, start.dlid).links
             return Path(links, 0, 0, min(self.manager.payload_rate(link) for link in links))
-        if not self.manager.routes.any_shortest:
-            return self.manager.path(start.slid, start.dlid)
-        burst = self._bursts[key] = self._bursts.get(key, -1) + 1
-        flow = FlowKey(start.slid, start.dlid, start.label, burst)
-        path = self.manager.flow_path(flow, self._activity.flows_on)
-        self._chosen[start.slid, start.dlid, start.label] = path.links
-        return path
+        return self._ways.begin((start.slid, start.dlid, start.label), self._activity.flows_on, flowlet=flowlet)
 
     def _links_of(self, pair: PairCounter) -> tuple[int, ...]:
         """The links that what is counted went over."""
-        if not self.manager.routes.any_shortest or pair.dlid >= FIRST_MULTICAST_LID:
-            return self.paths.in_force(pair.slid, pair.dlid)
-        chosen = self._chosen.get((pair.slid, pair.dlid, pair.label))
-        if chosen is None:  # nothing is shaped, so that no flow was announced
-            chosen = self.manager.flow_path(FlowKey(pair.slid, pair.dlid, pair.label)).links
-        return chosen
+        label = 0 if pair.dlid >= FIRST_MULTICAST_LID else pair.label
+        return self.paths.in_force(pair.slid, pair.dlid, label)
 
     def _unroute(self, key: tuple[int, int], now: int) -> None:
         path = self._routed.pop(key, None)
@@ -215,6 +212,12 @@ class SubnetState:
         """Raise RemoteProtocolError unless the HCA with `lid` is the node's own."""
         if not self.owns(node, lid):
             raise RemoteProtocolError(f"node {node} has no HCA with LID {lid}: it may only speak for its own")
+
+    def flows_forgotten(self, node: int, gone: FlowsForgotten) -> None:
+        """Queue pairs of a node's are gone. Raises RemoteProtocolError for a flow of another node."""
+        for flow in zip(gone.slids, gone.dlids, gone.labels, strict=False):
+            self.check_own(node, flow[0])
+            self.paths.forget_flow(flow)
 
     # -- counters and the report
 

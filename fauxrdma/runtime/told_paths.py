@@ -1,47 +1,53 @@
 """Which path every daemon goes by: what it was told, and what it has said it applied.
 
-Bytes belong to the links that the daemon's path had when it sent them. So a path is *told* first and *in force* once
-the daemon has counted what went the old way and said so; counters that come in are booked on the path in force.
+A path is that of a flow, (source LID, destination LID, label), since on Ethernet the flows of one pair go different
+ways; elsewhere the label is 0. Bytes belong to the links that the daemon's path had when it sent them. So a path is
+*told* first and *in force* once the daemon has counted what went the old way and said so; counters that come in are
+booked on the path in force.
 """
 
 from __future__ import annotations
 
 from fauxrdma.errors import FabricUnhealthy
+from fauxrdma.fabric.flow_ways import Flow, FlowWays
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.wire.fabric_messages import PathAnswer
 
 __all__ = ["ToldPaths"]
 
-_Pair = tuple[int, int]
-
 
 class ToldPaths:
-    """Paths by (source LID, destination LID). A source LID is one node's, so a pair has one daemon that asked."""
+    """Paths by flow. A source LID is one node's, so a flow has one daemon that asked."""
 
-    def __init__(self, subnet: LivingSubnet) -> None:
+    def __init__(self, subnet: LivingSubnet, ways: FlowWays) -> None:
         self._subnet = subnet
+        self._ways = ways
         self._manager = subnet.manager
-        self._told: dict[_Pair, PathAnswer] = {}
-        self._in_force: dict[_Pair, tuple[int, ...]] = {}
-        self._coming: dict[_Pair, tuple[int, ...]] = {}
+        self._told: dict[Flow, PathAnswer] = {}
+        self._in_force: dict[Flow, tuple[int, ...]] = {}
+        self._coming: dict[Flow, tuple[int, ...]] = {}
 
-    def describe(self, slid: int, dlid: int) -> PathAnswer:
-        """The path from one LID to another as things are now."""
+    def describe(self, slid: int, dlid: int, label: int = 0) -> PathAnswer:
+        """The path of a flow as things are now."""
         if dlid >= FIRST_MULTICAST_LID:
             return self._describe_group(slid, dlid)
         try:
-            way = self._subnet.way(slid, dlid)
+            path = self._ways.path((slid, dlid, label))
         except FabricUnhealthy:
-            return PathAnswer(slid, dlid, False, 0, [], 0, 0)
-        try:
-            path = self._manager.path(slid, dlid)
-        except FabricUnhealthy:
-            return PathAnswer(slid, dlid, False, 0, [], 0, 0, way.lost_at)
+            return PathAnswer(slid, dlid, False, 0, [], 0, 0, self._stuck_at(slid, dlid), label=label)
+        lost_at = self._subnet.follow(path.links).lost_at
         names = [self._manager.topology.links[link].name for link in path.links]
         return PathAnswer(
-            slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s, lost_at=way.lost_at
+            slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s, lost_at, label=label
         )
+
+    def _stuck_at(self, slid: int, dlid: int) -> str:
+        """Where packets end that have no way; "" if there is no such HCA."""
+        try:
+            return self._subnet.way(slid, dlid).lost_at
+        except FabricUnhealthy:
+            return ""
 
     def _describe_group(self, slid: int, group: int) -> PathAnswer:
         try:
@@ -52,45 +58,70 @@ class ToldPaths:
         rate = min(self._manager.payload_rate(link) for link in sent.links)
         return PathAnswer(slid, group, True, 0, names, 0, rate.bits_per_s, members=dict(sent.latency_ns))
 
-    def tell(self, slid: int, dlid: int) -> PathAnswer:
+    def tell(self, slid: int, dlid: int, label: int = 0) -> PathAnswer:
         """The answer to the daemon of `slid`, which will go by it and hear of changes."""
-        answer = self._told[slid, dlid] = self.describe(slid, dlid)
-        self._coming.pop((slid, dlid), None)
-        self._in_force[slid, dlid] = self._links(slid, dlid)
+        flow = (slid, dlid, label)
+        answer = self._told[flow] = self.describe(*flow)
+        self._coming.pop(flow, None)
+        self._in_force[flow] = self._links(*flow)
         return answer
 
     def changes(self) -> dict[int, list[PathAnswer]]:
         """By node, the paths told before that are others now. They count as told; `apply` puts them in force."""
         out: dict[int, list[PathAnswer]] = {}
-        for (slid, dlid), told in self._told.items():
-            now = self.describe(slid, dlid)
+        for flow, told in self._told.items():
+            now = self.describe(*flow)
             if now != told:
-                self._told[slid, dlid] = now
-                self._coming[slid, dlid] = self._links(slid, dlid)
-                out.setdefault(self._manager.node(slid).host or 0, []).append(now)
+                self._told[flow] = now
+                self._coming[flow] = self._links(*flow)
+                out.setdefault(self._manager.node(flow[0]).host or 0, []).append(now)
         return out
+
+    def chosen(self, flow: Flow) -> bool:
+        """A flow's way was chosen anew, and nothing is under way that is not counted: it is in force at once. Returns
+        whether the daemon has to hear of it, since its packets are lost now, or are so no more."""
+        told = self._told.get(flow)
+        if told is None:
+            return False
+        self._coming.pop(flow, None)
+        self._in_force[flow] = self._links(*flow)
+        now = self.describe(*flow)
+        if (now.reachable, now.lost_at, now.latency_ns) != (told.reachable, told.lost_at, told.latency_ns):
+            return True
+        self._told[flow] = now
+        return False
 
     def apply(self, node: int) -> None:
         """A node goes by all that it was told."""
-        for pair in [pair for pair in self._coming if self._manager.node(pair[0]).host == node]:
-            self._in_force[pair] = self._coming.pop(pair)
+        for flow in [flow for flow in self._coming if self._manager.node(flow[0]).host == node]:
+            self._in_force[flow] = self._coming.pop(flow)
 
-    def in_force(self, slid: int, dlid: int) -> tuple[int, ...]:
-        """Ids of the links that the daemon's packets cross, up to where they are lost. A pair that no daemon asked for
-        goes the way it has now."""
-        links = self._in_force.get((slid, dlid))
-        return self._links(slid, dlid) if links is None else links
+    def in_force(self, slid: int, dlid: int, label: int = 0) -> tuple[int, ...]:
+        """Ids of the links that a flow's packets cross, up to where they are lost. A flow that no daemon asked for goes
+        the way it has now."""
+        links = self._in_force.get((slid, dlid, label))
+        return self._links(slid, dlid, label) if links is None else links
+
+    def forget_flow(self, flow: Flow) -> None:
+        """A flow is gone. Harmless for one that was not asked for."""
+        self._told.pop(flow, None)
+        self._in_force.pop(flow, None)
+        self._coming.pop(flow, None)
+        self._ways.forget(flow)
 
     def forget(self, node: int) -> None:
         """A node's daemon is gone."""
-        for pair in [pair for pair in self._told if self._manager.node(pair[0]).host == node]:
-            del self._told[pair], self._in_force[pair]
-            self._coming.pop(pair, None)
+        for flow in [flow for flow in self._told if self._manager.node(flow[0]).host == node]:
+            self.forget_flow(flow)
 
-    def _links(self, slid: int, dlid: int) -> tuple[int, ...]:
+    def _links(self, slid: int, dlid: int, label: int) -> tuple[int, ...]:
         try:
             if dlid >= FIRST_MULTICAST_LID:
                 return self._subnet.deliver(slid, dlid).links
+            return self._subnet.follow(self._ways.path((slid, dlid, label)).links).links
+        except FabricUnhealthy:
+            pass
+        try:
             return self._subnet.way(slid, dlid).links
         except FabricUnhealthy:
             return ()

@@ -11,6 +11,7 @@ Conversation of an HCA daemon with the subnet manager::
       FlowStart            ->
                            <-       RateGrant          (also whenever another flow changes this one's rate)
       FlowStop             ->
+      FlowsForgotten       ->                          (queue pairs that are gone)
                            <-       PathsChanged       (a link or a table changed a path that was asked for)
       Counters             ->                          (what went the old way)
       PathsApplied         ->
@@ -52,6 +53,7 @@ __all__ = [
     "FabricReport",
     "FlowStart",
     "FlowStop",
+    "FlowsForgotten",
     "FlushDone",
     "FlushRequest",
     "HcaInfo",
@@ -82,7 +84,7 @@ __all__ = [
     "SweepReport",
 ]
 
-CONTROL_VERSION = 4
+CONTROL_VERSION = 5
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -129,7 +131,8 @@ class NodeWelcome(Message):
     """The node is in the fabric. Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation, in ns.
 
     `clock` is 'paced' or 'none'; with 'none' dilation is 1 and nothing is shaped. `quantum` is the largest burst in
-    bytes when shaped. `seed` feeds every random choice of the daemon (mixed with its node number).
+    bytes when shaped. `seed` feeds every random choice of the daemon (mixed with its node number). `routing` is the
+    engine that chooses ways.
     """
 
     version: int
@@ -140,6 +143,7 @@ class NodeWelcome(Message):
     quantum: int
     seed: int
     hcas: list[HcaInfo]
+    routing: str = ""
 
 
 @message
@@ -162,10 +166,21 @@ class Directory(Message):
 
 @message
 class PathQuery(Message):
-    """Ask for the path from one LID to another."""
+    """Ask for the path from one LID to another; on Ethernet, of the flow with this label."""
 
     slid: int
     dlid: int
+    label: int = 0
+
+
+@message
+class FlowsForgotten(Message):
+    """Flows that were asked for by PathQuery and are gone: source LIDs, destination LIDs and labels, in step. What they
+    sent has been counted."""
+
+    slids: list[int]
+    dlids: list[int]
+    labels: list[int]
 
 
 @message
@@ -187,6 +202,7 @@ class PathAnswer(Message):
     rate_bps: int
     lost_at: str = ""
     members: dict[int, int] = field(default_factory=dict)
+    label: int = 0
 
 
 @message
@@ -215,13 +231,15 @@ class PathsApplied(Message):
 @message
 class FlowStart(Message):
     """A flow (one queue pair's traffic in one direction) has bytes to send. `flow` is unique within the daemon.
-    `label` is what Ethernet switches tell flows apart by: the queue pair, on Ethernet."""
+    `label` is what Ethernet switches tell flows apart by: the queue pair, on Ethernet. `flowlet`: nothing of the flow
+    is under way, and what it sent before has been counted."""
 
     flow: int
     slid: int
     dlid: int
     weight: float
     label: int = 0
+    flowlet: bool = True
 
 
 @message
