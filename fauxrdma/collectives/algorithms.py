@@ -6,13 +6,21 @@ To add an algorithm, write a function of a Request that makes the plan and enter
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from fauxrdma.collectives.barrier import dissemination_barrier
 from fauxrdma.collectives.bcube import bcube_all_reduce
 from fauxrdma.collectives.direct import all_to_all, direct_all_gather, direct_reduce_scatter, gather, scatter
+from fauxrdma.collectives.hierarchical import (
+    hierarchical_all_gather,
+    hierarchical_all_reduce,
+    hierarchical_reduce_scatter,
+)
 from fauxrdma.collectives.partition import SMALLEST_PIPELINED_BYTES, chunk_elements, gloo_blocks
 from fauxrdma.collectives.plan import Plan
+from fauxrdma.collectives.pxn import pxn_all_to_all
+from fauxrdma.collectives.rail_order import align_rails, common_rails
 from fauxrdma.collectives.recursive import halving_doubling_all_reduce, recursive_doubling_all_reduce
 from fauxrdma.collectives.request import Request
 from fauxrdma.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
@@ -24,7 +32,16 @@ from fauxrdma.collectives.stepwise_rings import (
 from fauxrdma.collectives.trees import double_tree_all_reduce, tree_broadcast, tree_reduce
 from fauxrdma.errors import LocalProtocolError
 
-__all__ = ["ALGORITHMS", "ALL_REDUCE", "DEFAULTS", "PIPELINE_CHUNKS", "all_reduce_plan", "chunk_for", "plan_for"]
+__all__ = [
+    "ALGORITHMS",
+    "ALL_REDUCE",
+    "DEFAULTS",
+    "NEED_NODES",
+    "PIPELINE_CHUNKS",
+    "all_reduce_plan",
+    "chunk_for",
+    "plan_for",
+]
 
 PIPELINE_CHUNKS = 16
 """Into how many chunks a pipeline's buffer is cut, sizes permitting: one of n ranks then takes (n + 14) / 16 times the
@@ -163,6 +180,59 @@ def _all_to_all(request: Request, *, pairwise: bool) -> Plan:
     return all_to_all(table, chunk=chunk_for(request, max(map(max, table))), lanes=request.lanes, pairwise=pairwise)
 
 
+# By nodes and rails.
+
+
+def _nodes_by_rail(request: Request, algorithm: str) -> tuple[list[list[int]], int]:
+    """The ranks of each node, those on rails that all nodes have first, and how many of these rails there are; without
+    a common one, as many as the smallest node has ranks."""
+    if request.nodes is None:
+        raise LocalProtocolError(f"the {algorithm} {request.operation} goes by nodes, and it is not known who is where")
+    if request.rails is None:
+        return [list(ranks) for ranks in request.nodes], min(map(len, request.nodes))
+    nodes = align_rails(request.nodes, request.rails)
+    return nodes, common_rails(nodes, request.rails) or min(map(len, nodes))
+
+
+def _hierarchical_all_reduce(inner: str) -> Builder:
+    def build(request: Request) -> Plan:
+        nodes, rails = _nodes_by_rail(request, "hierarchical")
+
+        def between(count: int, ranks: int) -> Plan:
+            return plan_for(replace(request, world_size=ranks, counts=count, nodes=None, rails=None), inner)
+
+        chunk = chunk_for(request, -(-request.count // rails))
+        return hierarchical_all_reduce(
+            request.count, nodes, chunk=chunk, lanes=request.lanes, inner=between, rails=rails
+        )
+
+    return build
+
+
+def _hierarchical_reduce_scatter(request: Request) -> Plan:
+    block, *others = set(request.blocks)
+    if others:
+        return _pairwise_reduce_scatter(request)
+    nodes, rails = _nodes_by_rail(request, "hierarchical")
+    chunk = chunk_for(request, block)
+    return hierarchical_reduce_scatter(block, nodes, chunk=chunk, lanes=request.lanes, rails=rails)
+
+
+def _hierarchical_all_gather(request: Request) -> Plan:
+    block, *others = set(request.blocks)
+    if others:
+        return _ring_all_gather(request)
+    nodes, rails = _nodes_by_rail(request, "hierarchical")
+    return hierarchical_all_gather(block, nodes, chunk=chunk_for(request, block), lanes=request.lanes, rails=rails)
+
+
+def _pxn(request: Request) -> Plan:
+    nodes, _ = _nodes_by_rail(request, "pxn")
+    table = request.table
+    chunk = chunk_for(request, max(map(max, table)))
+    return pxn_all_to_all(table, nodes, chunk=chunk, lanes=request.lanes, rails=request.rails)
+
+
 ALGORITHMS: dict[str, dict[str, Builder]] = {
     "all_reduce": {
         "ring": _ring,
@@ -172,6 +242,8 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
         "double-tree": _double_tree,
         "bcube": _bcube,
         "direct": _direct,
+        "hierarchical": _hierarchical_all_reduce("ring"),
+        "hierarchical-tree": _hierarchical_all_reduce("double-tree"),
     },
     "broadcast": {
         "chain": _chain_broadcast,
@@ -183,23 +255,34 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
         "ring": _ring_reduce_scatter,
         "pairwise": _pairwise_reduce_scatter,
         "direct": _direct_reduce_scatter,
+        "hierarchical": _hierarchical_reduce_scatter,
     },
-    "all_gather": {"ring": _ring_all_gather, "pairwise": _pairwise_all_gather, "direct": _direct_all_gather},
+    "all_gather": {
+        "ring": _ring_all_gather,
+        "pairwise": _pairwise_all_gather,
+        "direct": _direct_all_gather,
+        "hierarchical": _hierarchical_all_gather,
+    },
     "gather": {"direct": _gather},
     "scatter": {"direct": _scatter},
     "all_to_all": {
         "pairwise": lambda request: _all_to_all(request, pairwise=True),
         "direct": lambda request: _all_to_all(request, pairwise=False),
+        "pxn": _pxn,
     },
     "barrier": {"dissemination": lambda request: dissemination_barrier(request.world_size)},
 }
 """The algorithms of each operation by name. The `direct` all-reduce is bcube in one stage; the `ring` reduce-scatter of
-unequal blocks is pairwise."""
+unequal blocks is pairwise, and so is the `hierarchical` one; the `hierarchical` all-gather of such is a ring."""
+
+NEED_NODES = frozenset({"hierarchical", "hierarchical-tree", "pxn"})
+"""Algorithms whose Request must say which ranks are on which node."""
 
 DEFAULTS = {operation: next(iter(algorithms)) for operation, algorithms in ALGORITHMS.items()}
 """The algorithm taken when none is named: the first of each."""
 
-ALL_REDUCE = ALGORITHMS["all_reduce"]
+ALL_REDUCE = {name: build for name, build in ALGORITHMS["all_reduce"].items() if name not in NEED_NODES}
+"""All-reduce algorithms that go by the number of ranks alone."""
 
 
 @lru_cache(maxsize=512)

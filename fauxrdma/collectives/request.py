@@ -16,7 +16,8 @@ class Request:
     `counts` in elements: of the whole buffer for all_reduce, reduce and broadcast; a tuple with each rank's block for
     all_gather, reduce_scatter, gather and scatter; a tuple of rows, `counts[a][b]` from rank a to rank b, for
     all_to_all. `slot_bytes` is what one message can carry, `lanes` how many of them travel at once. `nodes` are the
-    ranks of each node, in order of their rails, where they are known: what the hierarchical algorithms go by.
+    ranks of each node and `rails` the rail of each rank, where they are known: what the algorithms in
+    `algorithms.NEED_NODES` go by.
     """
 
     operation: str
@@ -27,6 +28,7 @@ class Request:
     lanes: int
     root: int = 0
     nodes: tuple[tuple[int, ...], ...] | None = None
+    rails: tuple[int, ...] | None = None
 
     @property
     def count(self) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fauxrdma.collectives import Arithmetic, NumpyArithmetic, Plan
-from fauxrdma.collectives.algorithms import plan_for
+from fauxrdma.collectives.algorithms import NEED_NODES, plan_for
 from fauxrdma.collectives.arithmetic import Array
 from fauxrdma.collectives.direct import check_counts
 from fauxrdma.collectives.request import Counts, Request
@@ -206,6 +207,8 @@ class Communicator(PlanRunner):
                 "the array as bytes, or give every Communicator a larger slot_bytes"
             )
         request = Request(operation, self.world_size, counts, itemsize, self._slot_bytes, self._lanes, root)
+        if algorithm in NEED_NODES:
+            request = replace(request, nodes=tuple(map(tuple, self.layout.nodes)), rails=tuple(self.layout.rails))
         return plan_for(request, algorithm)
 
     def _blocks(self, name: str, block: Array, counts: Sequence[int] | None) -> tuple[int, ...]:

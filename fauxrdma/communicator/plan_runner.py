@@ -6,8 +6,11 @@ import os
 import time
 from typing import Any, Self
 
+import numpy as np
+
 from fauxrdma.collectives import Arithmetic, Plan, PlanExecutor
 from fauxrdma.collectives.arithmetic import Array
+from fauxrdma.communicator.layout import Layout
 from fauxrdma.communicator.mesh import PROBE_S, PeerMesh, Store
 from fauxrdma.communicator.rendezvous import RendezvousStore
 from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
@@ -79,10 +82,16 @@ class PlanRunner:
         made._own_store = store
         return made
 
+    @property
+    def layout(self) -> Layout:
+        """Where all ranks sit. The first use waits until all ranks have made their communicator."""
+        return self._mesh.layout
+
     # Running a plan.
 
     def _run(self, plan: Plan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int) -> None:
-        """Run this rank's part of `plan` on `buffers` (one-dimensional, contiguous); `nbytes` is for the records."""
+        """Run this rank's part of `plan` on `buffers` (one-dimensional, contiguous, all the plan's but `scratch`);
+        `nbytes` is for the records."""
         if self._closed:
             raise CollectiveError(f"rank {self.rank}: this communicator is closed")
         if self._broken is not None:
@@ -113,6 +122,9 @@ class PlanRunner:
         self, plan: Plan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int, deadline: float
     ) -> None:
         mesh = self._mesh
+        if "scratch" in plan.buffers:
+            dtype = next(iter(buffers.values())).dtype
+            buffers = {**buffers, "scratch": np.empty(plan.lengths(self.rank)["scratch"], dtype)}
         executor = PlanExecutor(plan, self.rank, buffers, mesh.channels, arithmetic)
         mesh.perform(executor.start(), deadline)
         heard = time.monotonic()
