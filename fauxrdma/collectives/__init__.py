@@ -1,7 +1,8 @@
 """Collectives as data: plans, ring algorithms, symbolic proofs, cost, the sans-IO executor (docs/collectives.md)."""
 
-from fauxrdma.collectives.arithmetic import OPS, Arithmetic, NumpyArithmetic
+from fauxrdma.collectives.arithmetic import OPS, Arithmetic, NumpyArithmetic, numpy_arithmetic
 from fauxrdma.collectives.barrier import dissemination_barrier
+from fauxrdma.collectives.bfloat16 import Bfloat16Arithmetic
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.cost import predict_ns
 from fauxrdma.collectives.executor import PlanExecutor
@@ -13,6 +14,7 @@ from fauxrdma.collectives.symbolic import PlanDefect, SymbolicResult, run_symbol
 __all__ = [
     "OPS",
     "Arithmetic",
+    "Bfloat16Arithmetic",
     "Channel",
     "NumpyArithmetic",
     "Partition",
@@ -26,6 +28,7 @@ __all__ = [
     "dissemination_barrier",
     "equal_blocks",
     "gloo_blocks",
+    "numpy_arithmetic",
     "predict_ns",
     "ring_all_gather",
     "ring_all_reduce",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fauxrdma.collectives import Arithmetic, NumpyArithmetic, Plan
+from fauxrdma.collectives import Arithmetic, Plan, numpy_arithmetic
 from fauxrdma.collectives.algorithms import NEED_NODES, plan_for
 from fauxrdma.collectives.arithmetic import Array
 from fauxrdma.collectives.direct import check_counts
@@ -31,9 +31,10 @@ class Communicator(PlanRunner):
     `slots` x `slot_bytes` is the staging per peer and direction and `lanes` the number of chunks in flight in a ring
     (at most half the slots); these must be the same on all ranks.
 
-    Arrays may be of any shape, dtype and layout; results land in place. `op` is one of sum, avg, product, min, max
-    (docs/collectives.md has the table of dtypes). `algorithm` is a name in `collectives.algorithms.ALGORITHMS`, the
-    same on all ranks; default: the first there. Another array library reduces by giving its own `arithmetic`.
+    Arrays may be of any shape, dtype and layout; results land in place. `op` is one of sum, avg, product, min, max,
+    band, bor, bxor (docs/collectives.md has the table of dtypes). `algorithm` is a name in
+    `collectives.algorithms.ALGORITHMS`, the same on all ranks; default: the first there. Another array library reduces by giving its own `arithmetic`,
+    and so does bfloat16 in uint16 arrays (`collectives.Bfloat16Arithmetic`).
 
     All ranks must call the same collectives in the same order with the same sizes. Not for use by two threads at a
     time. Queue pairs are made when a plan first needs them.
@@ -49,7 +50,7 @@ class Communicator(PlanRunner):
         op: str = "sum",
         *,
         algorithm: str | None = None,
-        arithmetic: ArithmeticFactory = NumpyArithmetic,
+        arithmetic: ArithmeticFactory = numpy_arithmetic,
     ) -> None:
         """Replace `array` on every rank by the reduction over all ranks. The ring's order of reduction is gloo's."""
         reduction = arithmetic(op, array.dtype, self.world_size)
@@ -65,7 +66,7 @@ class Communicator(PlanRunner):
         op: str = "sum",
         *,
         algorithm: str | None = None,
-        arithmetic: ArithmeticFactory = NumpyArithmetic,
+        arithmetic: ArithmeticFactory = numpy_arithmetic,
     ) -> None:
         """Replace `array` on rank `root` by the reduction over all ranks; the others' stay as they are."""
         reduction = arithmetic(op, array.dtype, self.world_size)
@@ -91,7 +92,7 @@ class Communicator(PlanRunner):
         *,
         counts: Sequence[int] | None = None,
         algorithm: str | None = None,
-        arithmetic: ArithmeticFactory = NumpyArithmetic,
+        arithmetic: ArithmeticFactory = numpy_arithmetic,
     ) -> None:
         """Reduce `array` over all ranks; this rank gets its block of the result in `output`.
 

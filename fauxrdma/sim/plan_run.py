@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fauxrdma.collectives.arithmetic import Array, NumpyArithmetic
+from fauxrdma.collectives.arithmetic import Array, numpy_arithmetic
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Action, PlanExecutor, PutCompleted, PutMessage, ReturnCredits
 from fauxrdma.collectives.immediate import decode_immediate, encode_immediate
@@ -48,7 +48,7 @@ class _Rank:
         self._by_qp = {peer.qp.qp.qpn: peer for peer in self.peers.values()}
         channels = {number: peer.channel for number, peer in self.peers.items()}
         dtype = next(iter(buffers.values())).dtype
-        arithmetic = NumpyArithmetic(op, dtype, plan.world_size) if op is not None else None
+        arithmetic = numpy_arithmetic(op, dtype, plan.world_size) if op is not None else None
         self.executor = PlanExecutor(plan, rank, buffers, channels, arithmetic)
         hca.on_completion = self._completed
 
