@@ -177,7 +177,10 @@ def _direct_all_gather(request: Request) -> Plan:
 
 def _all_to_all(request: Request, *, pairwise: bool) -> Plan:
     table = request.table
-    return all_to_all(table, chunk=chunk_for(request, max(map(max, table))), lanes=request.lanes, pairwise=pairwise)
+    # Ranks that do not know the whole table must still cut their messages alike: by the slot alone.
+    whole_slot = request.slot_bytes // request.itemsize
+    chunk = whole_slot if request.partial else chunk_for(request, max(map(max, table)))
+    return all_to_all(table, chunk=chunk, lanes=request.lanes, pairwise=pairwise)
 
 
 # By nodes and rails.
@@ -227,6 +230,8 @@ def _hierarchical_all_gather(request: Request) -> Plan:
 
 
 def _pxn(request: Request) -> Plan:
+    if request.partial:
+        raise LocalProtocolError("pxn all-to-all hands on what others send, so it needs the counts of all ranks")
     nodes, _ = _nodes_by_rail(request, "pxn")
     table = request.table
     chunk = chunk_for(request, max(map(max, table)))

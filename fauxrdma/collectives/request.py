@@ -18,6 +18,7 @@ class Request:
     all_to_all. `slot_bytes` is what one message can carry, `lanes` how many of them travel at once. `nodes` are the
     ranks of each node and `rails` the rail of each rank, where they are known: what the algorithms in
     `algorithms.NEED_NODES` go by.
+    `partial`: the table of an all_to_all holds this rank's row and column only.
     """
 
     operation: str
@@ -29,6 +30,7 @@ class Request:
     root: int = 0
     nodes: tuple[tuple[int, ...], ...] | None = None
     rails: tuple[int, ...] | None = None
+    partial: bool = False
 
     @property
     def count(self) -> int:

@@ -33,8 +33,8 @@ class Communicator(PlanRunner):
 
     Arrays may be of any shape, dtype and layout; results land in place. `op` is one of sum, avg, product, min, max,
     band, bor, bxor (docs/collectives.md has the table of dtypes). `algorithm` is a name in
-    `collectives.algorithms.ALGORITHMS`, the same on all ranks; default: the first there. Another array library reduces by giving its own `arithmetic`,
-    and so does bfloat16 in uint16 arrays (`collectives.Bfloat16Arithmetic`).
+    `collectives.algorithms.ALGORITHMS`, the same on all ranks; default: the first there. Another array library reduces
+    by giving its own `arithmetic`, and so does bfloat16 in uint16 arrays (`collectives.Bfloat16Arithmetic`).
 
     All ranks must call the same collectives in the same order with the same sizes. Not for use by two threads at a
     time. Queue pairs are made when a plan first needs them.
@@ -194,20 +194,72 @@ class Communicator(PlanRunner):
         self._run(plan, {"input": source, "output": flat}, None, source.nbytes)
         put_back(output, flat)
 
+    def all_to_all_uneven(
+        self,
+        output: Array,
+        array: Array,
+        sends: Sequence[int],
+        receives: Sequence[int],
+        *,
+        algorithm: str | None = None,
+    ) -> None:
+        """Send `sends[b]` elements of `array` to rank b, and get `receives[a]` elements of `output` from rank a.
+
+        As all_to_all with counts of which a rank knows only its own part. An algorithm that hands on what others send
+        needs them all; then they are gathered first.
+        """
+        n, rank = self.world_size, self.rank
+        check_dtypes("all_to_all", array, output)
+        for what, splits, have in (("sends", sends, array.size), ("receives", receives, output.size)):
+            if len(splits) != n or min(splits) < 0 or sum(splits) != have:
+                raise LocalProtocolError(
+                    f"all_to_all over {n} ranks: {what} must be {n} numbers of elements that add up to the {have} of "
+                    f"the array, got {list(splits)}"
+                )
+        if sends[rank] != receives[rank]:
+            raise LocalProtocolError(
+                f"all_to_all: rank {rank} sends itself {sends[rank]} elements and expects {receives[rank]} of them"
+            )
+        if algorithm in NEED_NODES:
+            counts_of_all = np.empty((n, n), np.int64)
+            self.all_gather(counts_of_all, np.asarray(sends, np.int64))
+            self.all_to_all(output, array, counts_of_all.tolist(), algorithm=algorithm)
+            return
+        table = tuple(
+            tuple(map(int, sends)) if a == rank else tuple(int(receives[a]) if b == rank else 0 for b in range(n))
+            for a in range(n)
+        )
+        source, flat = flat_input(array), flat_output(output, copy=False)
+        source = apart(source, flat)
+        plan = self._plan("all_to_all", table, source.itemsize, algorithm, partial=True)
+        self._run(plan, {"input": source, "output": flat}, None, source.nbytes)
+        put_back(output, flat)
+
     def barrier(self) -> None:
         """Return when every rank has called it."""
         self._run(self._plan("barrier", 0, 1, None), {}, None, 0)
 
     # Plans and arrays.
 
-    def _plan(self, operation: str, counts: Counts, itemsize: int, algorithm: str | None, root: int = 0) -> Plan:
+    def _plan(
+        self,
+        operation: str,
+        counts: Counts,
+        itemsize: int,
+        algorithm: str | None,
+        root: int = 0,
+        *,
+        partial: bool = False,
+    ) -> Plan:
         """The plan for an operation: all ranks must come to the same."""
         if itemsize > self._slot_bytes:
             raise LocalProtocolError(
                 f"{operation}: one element has {itemsize} bytes, more than a staging slot of {self._slot_bytes}: view "
                 "the array as bytes, or give every Communicator a larger slot_bytes"
             )
-        request = Request(operation, self.world_size, counts, itemsize, self._slot_bytes, self._lanes, root)
+        request = Request(
+            operation, self.world_size, counts, itemsize, self._slot_bytes, self._lanes, root, partial=partial
+        )
         if algorithm in NEED_NODES:
             request = replace(request, nodes=tuple(map(tuple, self.layout.nodes)), rails=tuple(self.layout.rails))
         return plan_for(request, algorithm)

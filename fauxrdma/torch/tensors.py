@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fauxrdma.collectives import Arithmetic, NumpyArithmetic
+from fauxrdma.collectives import Arithmetic, numpy_arithmetic
 from fauxrdma.errors import LocalProtocolError
 
-__all__ = ["arithmetic_for", "as_array", "reduce_op_name"]
+__all__ = ["ArithmeticFactory", "Array", "arithmetic_for", "as_array"]
 
 Array = NDArray[Any]
+ArithmeticFactory = Callable[[str, np.dtype[Any], int], Arithmetic]
 
 _BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
@@ -54,7 +55,7 @@ class _TorchArithmetic:
 
     def __init__(self, op: str, dtype: torch.dtype, world_size: int) -> None:
         if op not in _BINARY:
-            raise LocalProtocolError(f"unknown reduction {op!r}; known: {', '.join(_BINARY)}")
+            raise LocalProtocolError(f"{dtype} has no {op}: use one of {', '.join(_BINARY)}")
         self._function = _BINARY[op]
         self._dtype = dtype
         self._divisor = world_size if op == "avg" and world_size > 1 else None
@@ -72,26 +73,11 @@ class _TorchArithmetic:
             self._tensor(dst).div_(self._divisor)
 
 
-def arithmetic_for(dtype: torch.dtype) -> Callable[[str, np.dtype[Any], int], Arithmetic]:
+def arithmetic_for(dtype: torch.dtype) -> ArithmeticFactory:
     """How to reduce tensors of `dtype` seen through `as_array`. Raises LocalProtocolError for float8, which torch
     itself does not add."""
     if dtype in (torch.bfloat16, torch.float16):
         return lambda op, _, world_size: _TorchArithmetic(op, dtype, world_size)
     if dtype.is_floating_point and dtype.itemsize == 1:
         raise LocalProtocolError(f"{dtype} cannot be reduced without scales: convert to bfloat16 or float32 first")
-    return NumpyArithmetic
-
-
-def reduce_op_name(op: Any) -> str:
-    """The name of a torch ReduceOp among the collectives' operations. Raises NotImplementedError for the others."""
-    ops = torch.distributed.ReduceOp
-    for known, name in (
-        (ops.SUM, "sum"),
-        (ops.AVG, "avg"),
-        (ops.PRODUCT, "product"),
-        (ops.MIN, "min"),
-        (ops.MAX, "max"),
-    ):
-        if op == known:
-            return name
-    raise NotImplementedError(f"fauxrdma does not reduce with {op}: use SUM, AVG, PRODUCT, MIN or MAX")
+    return numpy_arithmetic

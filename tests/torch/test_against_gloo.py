@@ -17,12 +17,12 @@ WORKER = Path(__file__).parent / "workers" / "compare_with_gloo.py"
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_every_collective_agrees_with_gloo(lab: LocalLab, world_size: int, tmp_path: Path) -> None:
     outcomes = run_everywhere(lab_environments(lab, world_size), [str(WORKER)], tmp_path)
     for rank, outcome in enumerate(outcomes):
         checks = [json.loads(line) for line in outcome.stdout.splitlines()]
         bad = [f"{c['check']}: {c['note']}" for c in checks if not c["ok"]]
         assert not bad, f"rank {rank}: " + "\n".join(bad)
-        assert len(checks) == 7 * 4 * 5 + 15, outcome.stderr
+        assert len(checks) == 7 * 4 * 5 + 23, outcome.stderr
         assert outcome.returncode == 0, outcome.stderr

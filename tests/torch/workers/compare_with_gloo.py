@@ -176,28 +176,135 @@ def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]
             and bool((scattered == n * (rank + 1)).all())
         )
 
-    def not_built() -> bool:
-        for call, text in (
-            (lambda: dist.send(torch.ones(1), (rank + 1) % n, group=fabric), "no send yet: use broadcast"),
-            (lambda: dist.reduce(torch.ones(1), 0, group=fabric), "no reduce yet: use all_reduce"),
-            (lambda: dist.all_to_all_single(torch.ones(n), torch.ones(n), group=fabric), "no all_to_all_single yet"),
-            (
-                lambda: dist.gather(torch.ones(1), None if rank else [torch.ones(1)] * n, 0, group=fabric),
-                "no gather yet",
-            ),
-            (
-                lambda: dist.all_reduce(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BXOR, group=fabric),
-                "use SUM, AVG",
-            ),
-        ):
+    def reduce() -> bool:
+        well = []
+        for root, dtype in itertools.product(range(n), (torch.float32, torch.bfloat16, torch.int64)):
+            mine, theirs = (make(30_001, dtype, rank) for _ in range(2))
+            dist.reduce(mine, root, group=fabric)
+            dist.reduce(theirs, root)
+            if rank == root:  # another order than gloo's
+                rtol = 2e-2 if dtype == torch.bfloat16 else 1e-6
+                well.append(torch.allclose(mine.double(), theirs.double(), rtol=rtol))
+            else:
+                well.append(same_bits(mine, make(30_001, dtype, rank)))
+        return all(well)
+
+    def gather_and_scatter() -> bool:
+        well = []
+        for root, dtype in itertools.product(range(n), (torch.float32, torch.bfloat16, torch.bool)):
+            tensor = make(600, torch.float32, rank).to(dtype).reshape(20, 30).t()  # not contiguous
+            got = [torch.zeros(30, 20, dtype=dtype) for _ in range(n)] if rank == root else None
+            dist.gather(tensor, got, root, group=fabric)
+            for r, part in enumerate(got or ()):
+                well.append(same_bits(part, make(600, torch.float32, r).to(dtype).reshape(20, 30).t()))
+            mine, theirs = torch.zeros(7, dtype=dtype), torch.zeros(7, dtype=dtype)
+            parts = [make(7, torch.float32, r).to(dtype) for r in range(n)] if rank == root else None
+            dist.scatter(mine, parts, root, group=fabric)
+            dist.scatter(theirs, parts, root)
+            well.append(same_bits(mine, theirs))
+        return all(well)
+
+    def all_to_all() -> bool:
+        sends = [3 * rank + b for b in range(n)]
+        receives = [3 * a + rank for a in range(n)]
+        tensor = make(sum(sends) * 4, torch.float32, rank).reshape(-1, 4)
+        mine, theirs = (torch.zeros(sum(receives), 4) for _ in range(2))
+        dist.all_to_all_single(mine, tensor, receives, sends, group=fabric)
+        dist.all_to_all_single(theirs, tensor, receives, sends)
+        listed = [torch.zeros(count, 4) for count in receives]
+        dist.all_to_all(listed, list(tensor.split(sends)), group=fabric)  # gloo has none
+        even, theirs_even = torch.zeros(n * 5), torch.zeros(n * 5)
+        dist.all_to_all_single(even, make(n * 5, torch.float32, rank), group=fabric)
+        dist.all_to_all_single(theirs_even, make(n * 5, torch.float32, rank))
+        large = torch.zeros(n * 1_500_000)
+        dist.all_to_all_single(large, torch.arange(n * 1_500_000, dtype=torch.float32), group=fabric)
+        block = torch.arange(rank * 1_500_000, (rank + 1) * 1_500_000, dtype=torch.float32)
+        return (
+            same_bits(mine, theirs)
+            and same_bits(torch.cat(listed), theirs)
+            and same_bits(even, theirs_even)
+            and torch.equal(large, block.repeat(n))
+        )
+
+    def bits_of_integers() -> bool:
+        well = []
+        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+            for dtype in (torch.int64, torch.uint8):
+                mine, theirs = (make(1000, torch.float32, rank).mul(40).to(dtype) for _ in range(2))
+                dist.all_reduce(mine, op, group=fabric)
+                dist.all_reduce(theirs, op)
+                well.append(same_bits(mine, theirs))
+            short = torch.full((5,), 1 << rank, dtype=torch.int16)  # gloo has none
+            dist.all_reduce(short, op, group=fabric)
+            well.append(bool((short == (0 if op == dist.ReduceOp.BAND else (1 << n) - 1)).all()))
+        return all(well)
+
+    def integer_averages_and_premultiplied_sums() -> bool:
+        mean = torch.tensor([rank, -rank, 10], dtype=torch.int32)
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=fabric)
+        half = int((n - 1) / 2)
+        scaled = torch.full((4,), float(rank))
+        dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5), group=fabric)
+        part, whole = torch.zeros(2), torch.full((2 * n,), float(rank))
+        dist.reduce_scatter_tensor(part, whole, dist._make_nccl_premul_sum(2.0), group=fabric)
+        total = n * (n - 1) / 2
+        return (
+            mean.tolist() == [half, -half, 10]
+            and bool((scaled == total / 2).all())
+            and bool((part == total * 2).all())
+            and bool((whole == rank).all())
+        )
+
+    def uneven_lists() -> bool:
+        gathered = [torch.zeros(r + 1) for r in range(n)]
+        dist.all_gather(gathered, torch.full((rank + 1,), float(rank)), group=fabric)
+        scattered = torch.zeros(2 * rank)
+        dist.reduce_scatter(scattered, [torch.full((2 * r,), float(rank)) for r in range(n)], group=fabric)
+        return all(bool((part == r).all()) for r, part in enumerate(gathered)) and bool(
+            (scattered == n * (n - 1) / 2).all()
+        )
+
+    def coalescing_manager() -> bool:
+        tensors = [torch.full((k + 1,), float(rank)) for k in range(3)]
+        with dist._coalescing_manager(group=fabric, async_ops=True) as fast:
+            for tensor in tensors:
+                dist.all_reduce(tensor, group=fabric)
+        fast.wait()
+        others = [torch.full((k + 1,), float(rank)) for k in range(3)]
+        with dist._coalescing_manager(group=fabric, device=torch.device("cpu"), async_ops=True) as slow:
+            for root, tensor in enumerate(others):
+                dist.broadcast(tensor, root % n, group=fabric, async_op=True)
+        slow.wait()
+        return all(bool((t == n * (n - 1) / 2).all()) for t in tensors) and all(
+            bool((t == root % n).all()) for root, t in enumerate(others)
+        )
+
+    def scattered_objects() -> bool:
+        mine: list[object] = [None]
+        dist.scatter_object_list(mine, [f"for {r}" for r in range(n)] if rank == 0 else None, 0, group=fabric)
+        gathered: list[object] | None = [None] * n if rank == 1 else None
+        dist.gather_object({"rank": rank}, gathered, 1, group=fabric)
+        return mine == [f"for {rank}"] and gathered in (None, [{"rank": r} for r in range(n)])
+
+    def refused_before_anything_is_sent() -> bool:
+        calls: tuple[tuple[Callable[[], object], str], ...] = (
+            (lambda: fabric._allgather_base(torch.ones(3), torch.ones(2)), "times as many elements"),
+            (lambda: fabric.allgather([[torch.ones(2)] * (n + 1)], [torch.ones(2)]), f"list of {n} tensors"),
+            (lambda: fabric.alltoall_base(torch.ones(n), torch.ones(n), [1] * n, [2] * n), "add up to"),
+            (lambda: fabric.alltoall([torch.ones(1)], [torch.ones(1)] * n), f"needs {n} output tensors"),
+            (lambda: fabric.allreduce([torch.ones(2)], dist.ReduceOp.BXOR).wait(), "has no bxor"),
+            (lambda: fabric.allreduce([torch.ones(2, device="meta")]), "CPU tensors"),
+            (lambda: fabric.reduce_scatter([torch.ones(2)], [[torch.ones(2)] * (n - 1)]), f"list of {n} tensors"),
+        )
+        for call, text in calls:
             try:
                 call()
-            except NotImplementedError as error:
+            except Exception as error:
                 if text not in str(error):
                     raise
             else:
                 return False
-        return True
+        return all_gather()
 
     def subgroups() -> bool:
         evens = list(range(0, n, 2))
@@ -213,7 +320,9 @@ def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]
 
     checks = (
         broadcast, all_gather, all_gather_into_tensor, reduce_scatter, reduce_scatter_tensor, averages, not_contiguous,
-        coalesced, short_forms, objects, async_in_order, callbacks_may_communicate, functional, not_built, subgroups,
+        coalesced, short_forms, objects, async_in_order, callbacks_may_communicate, functional, reduce,
+        gather_and_scatter, all_to_all, bits_of_integers, integer_averages_and_premultiplied_sums, uneven_lists,
+        coalescing_manager, scattered_objects, refused_before_anything_is_sent, subgroups,
     )  # fmt: skip
     for check in checks:
         yield check.__name__, check
