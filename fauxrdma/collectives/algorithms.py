@@ -38,6 +38,7 @@ __all__ = [
     "DEFAULTS",
     "NEED_NODES",
     "PIPELINE_CHUNKS",
+    "algorithms_for",
     "all_reduce_plan",
     "chunk_for",
     "plan_for",
@@ -290,15 +291,28 @@ ALL_REDUCE = {name: build for name, build in ALGORITHMS["all_reduce"].items() if
 """All-reduce algorithms that go by the number of ranks alone."""
 
 
+def algorithms_for(request: Request) -> list[str]:
+    """The names of the algorithms that make sense for `request`: those that go by nodes only where several nodes have
+    several ranks. Raises LocalProtocolError for an operation there is not."""
+    nodes = request.nodes
+    by_nodes = nodes is not None and len(nodes) > 1 and min(map(len, nodes)) > 1
+    return [name for name in _of_operation(request.operation) if by_nodes or name not in NEED_NODES]
+
+
+def _of_operation(operation: str) -> dict[str, Builder]:
+    algorithms = ALGORITHMS.get(operation)
+    if algorithms is None:
+        raise LocalProtocolError(f"there is no operation {operation!r}: choose {', '.join(ALGORITHMS)}")
+    return algorithms
+
+
 @lru_cache(maxsize=512)
 def plan_for(request: Request, algorithm: str | None = None) -> Plan:
     """The plan for `request` by `algorithm` (default: :data:`DEFAULTS`). Kept, as sizes repeat in training.
 
     Raises LocalProtocolError for an operation or algorithm there is not, or sizes that make no sense.
     """
-    algorithms = ALGORITHMS.get(request.operation)
-    if algorithms is None:
-        raise LocalProtocolError(f"there is no operation {request.operation!r}: choose {', '.join(ALGORITHMS)}")
+    algorithms = _of_operation(request.operation)
     build = algorithms.get(algorithm or DEFAULTS[request.operation])
     if build is None:
         name = request.operation.replace("_", "-")

@@ -14,12 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fauxrdma.collectives.candidates import LANES, SLOT_BYTES, Candidate, Ranks, candidates
+from fauxrdma.collectives.algorithms import algorithms_for, plan_for
+from fauxrdma.collectives.candidates import LANES, SLOT_BYTES, Ranks, request_of
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.rank_paths import RankPaths
 from fauxrdma.errors import ConfigError, FabricUnhealthy
-from fauxrdma.topology.rank_places import ranks_by_node
 
 __all__ = ["Choice", "Crossover", "SelectionTable", "Selector", "rounded_size"]
 
@@ -81,19 +81,14 @@ def rounded_size(nbytes: int) -> int:
 class Selector:
     """Chooses algorithms for the ranks at the places of `paths`; `slot_bytes` and `lanes` as the communicator has them.
 
-    `nodes`: the ranks of each node, by rail; by default as the places have them.
+    `ranks` says which are on which node and rail where that is not as the places have it.
     """
 
     def __init__(
-        self,
-        paths: RankPaths,
-        *,
-        nodes: Sequence[Sequence[int]] | None = None,
-        slot_bytes: int = SLOT_BYTES,
-        lanes: int = LANES,
+        self, paths: RankPaths, *, ranks: Ranks | None = None, slot_bytes: int = SLOT_BYTES, lanes: int = LANES
     ) -> None:
         self.paths = paths
-        self.ranks = Ranks.on(ranks_by_node(paths.places) if nodes is None else nodes, slot_bytes, lanes)
+        self.ranks = Ranks.of(paths.topology, paths.places, slot_bytes, lanes) if ranks is None else ranks
         self._choices: dict[tuple[str, int], Choice] = {}
 
     def choose(self, operation: str, nbytes: int) -> Choice:
@@ -115,9 +110,10 @@ class Selector:
         """As `choose`, for exactly this size and computed anew."""
         predicted: dict[str, int] = {}
         unusable: dict[str, str] = {}
-        for name, candidate in candidates(operation, self.ranks).items():
+        request = request_of(operation, nbytes, self.ranks)
+        for name in algorithms_for(request):
             try:
-                predicted[name] = self._cost(candidate, nbytes).predicted_ns
+                predicted[name] = fabric_cost(plan_for(request, name), 1, self.paths).predicted_ns
             except FabricUnhealthy as error:
                 unusable[name] = str(error)
         if not predicted:
@@ -130,16 +126,14 @@ class Selector:
 
     def plan(self, operation: str, algorithm: str, nbytes: int) -> Plan:
         """The plan of one algorithm, in bytes. Raises ConfigError for one that these ranks do not have."""
-        found = candidates(operation, self.ranks)
-        if algorithm not in found:
+        request = request_of(operation, nbytes, self.ranks)
+        names = algorithms_for(request)
+        if algorithm not in names:
             raise ConfigError(
-                f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(found)}"
+                f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(names)}"
             )
-        return found[algorithm](nbytes, self.ranks)
+        return plan_for(request, algorithm)
 
     def cost(self, operation: str, algorithm: str, nbytes: int) -> FabricCost:
         """The cost of one algorithm. Raises as `plan` and `fabric_cost`."""
         return fabric_cost(self.plan(operation, algorithm, nbytes), 1, self.paths)
-
-    def _cost(self, candidate: Candidate, nbytes: int) -> FabricCost:
-        return fabric_cost(candidate(nbytes, self.ranks), 1, self.paths)

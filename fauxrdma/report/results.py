@@ -109,7 +109,7 @@ class RunResult(_Model):
     collectives: list[Collective] = Field(description="by total bytes, largest first")
     main_all_reduce: Collective | None = Field(description="the all_reduce that moved most bytes")
     modelled_all_reduce_ns: float | None = Field(
-        description="the main all-reduce as the model alone has it; null when it is no ring or nothing is shaped"
+        description="the main all-reduce as the model alone has it; null when nothing is shaped or it is unknown"
     )
     main_all_reduce_ns: list[int] = Field(description="every duration of it, in order (at most 10000)")
     route: Route | None

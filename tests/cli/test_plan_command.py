@@ -105,7 +105,7 @@ def test_one_plan_as_json(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("all_sum", "fat-tree"), "no choice of algorithms for 'all_sum'"),
+        (("all_sum", "fat-tree"), "nothing to choose for 'all_sum'"),
         (("all_reduce", "fat-treee"), "did you mean 'fat-tree'"),
         (("all_reduce", "fat-tree", "-b", "1M", "-e", "8"), "1M to 8 is none"),
         (("all_reduce", "fat-tree", "-b", "8 apples"), "'8 apples' is not a size"),

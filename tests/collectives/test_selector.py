@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fauxrdma.collectives.candidates import OPERATIONS, Ranks, candidates
+from fauxrdma.collectives.algorithms import algorithms_for
+from fauxrdma.collectives.candidates import OPERATIONS, request_of
 from fauxrdma.collectives.fabric_cost import fabric_cost
 from fauxrdma.collectives.rank_paths import RankPaths
 from fauxrdma.collectives.selector import Selector, rounded_size
@@ -89,8 +92,8 @@ def test_sizes_are_rounded_by_ratio(nbytes: int) -> None:
 @given(st.sampled_from(OPERATIONS), st.integers(1, 3), st.integers(1, 3), st.integers(0, 200))
 def test_every_candidate_ends_and_costs_what_it_declares(operation: str, nodes: int, gpus: int, nbytes: int) -> None:
     selector = selector_of("fat-tree", nodes, gpus)
-    selector.ranks = Ranks(selector.ranks.nodes, slot_bytes=64, lanes=2)
-    for name in candidates(operation, selector.ranks):
+    selector.ranks = replace(selector.ranks, slot_bytes=64)
+    for name in algorithms_for(request_of(operation, nbytes, selector.ranks)):
         plan = selector.plan(operation, name, nbytes)
         declared = sum(plan.traffic(rank).elements for rank in range(plan.world_size))
         assert selector.cost(operation, name, nbytes).nbytes == declared
@@ -100,7 +103,7 @@ def test_every_candidate_ends_and_costs_what_it_declares(operation: str, nodes: 
 
 def test_unknown_names_are_refused() -> None:
     selector = selector_of("fat-tree", 2, 1)
-    with pytest.raises(ConfigError, match="'all_sum': it is one of all_reduce, all_gather"):
+    with pytest.raises(ConfigError, match="'all_sum': it is one of all_reduce, broadcast"):
         selector.choose("all_sum", 8)
     # On one GPU per node there is nothing to go through the node for.
     with pytest.raises(ConfigError, match="no algorithm 'hierarchical' for all_reduce by these ranks: choose ring"):
