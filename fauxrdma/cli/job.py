@@ -17,6 +17,8 @@ from fauxrdma.report.results import RunResult
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import is_fabric_file, load_topology
+from fauxrdma.topology.placement import Placement, choose_placement
+from fauxrdma.topology.placement.choosing import BLOCK
 
 __all__ = ["JobSpec", "check_job", "common_dilation", "run_on_fabric"]
 
@@ -36,6 +38,12 @@ class JobSpec:
     listen: str = "127.0.0.1:0"
     master_port: int = 0
     routing: str | None = None
+    placement: str = BLOCK
+    on_nodes: list[int] | None = None
+
+    def placed_on(self, topology: Topology) -> Placement:
+        """Where the ranks sit on a fabric. Raises ConfigError."""
+        return choose_placement(self.placement, topology, self.gpus, on_nodes=self.on_nodes, seed=self.seed)
 
 
 def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
@@ -47,9 +55,12 @@ def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
         except ValueError:
             raise ConfigError(f"--dilation must be auto or a number, got {spec.dilation!r}") from None
     hca_rate = parse_profile(spec.profile or DEFAULT_PROFILE).port_rate
-    return {
-        fabric: load_topology(fabric, spec.nodes, spec.gpus, hca_rate).with_routing(spec.routing) for fabric in fabrics
-    }
+    topologies = {}
+    for fabric in fabrics:
+        topology = load_topology(fabric, spec.nodes, spec.gpus, hca_rate).with_routing(spec.routing)
+        topology.active_gpus = spec.placed_on(topology).active_gpus
+        topologies[fabric] = topology
+    return topologies
 
 
 def common_dilation(spec: JobSpec, topologies: Sequence[Topology]) -> str:
@@ -57,12 +68,12 @@ def common_dilation(spec: JobSpec, topologies: Sequence[Topology]) -> str:
     if spec.clock != "paced" or spec.dilation != "auto":
         return spec.dilation
     speed = host_bytes_per_s()
-    return f"{max(choose_dilation(topology, spec.nodes, spec.gpus, speed) for topology in topologies):g}"
+    gpus = {id(topology): spec.placed_on(topology).gpus_to_pace(topology) for topology in topologies}
+    return f"{max(choose_dilation(made, spec.nodes, gpus[id(made)], speed) for made in topologies):g}"
 
 
 def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
     """Start the fabric, run the job on it, tear everything down. Raises what LocalLab and run_job raise."""
-    ranks = spec.nodes * spec.gpus
     progress.stage(fabric, f"starting 1 subnet manager and {_count(spec.nodes, 'HCA daemon')}")
     lab = LocalLab(
         fabric,
@@ -76,10 +87,14 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
         listen=spec.listen,
         master_port=spec.master_port,
         routing=spec.routing,
+        placement=spec.placement,
+        on_nodes=spec.on_nodes,
     )
     with lab:
         pace = f"{lab.dilation:g} times slower than modelled" if spec.clock == "paced" else "unshaped"
-        progress.stage(fabric, f"running {_count(ranks, 'rank')} on {_count(spec.nodes, 'node')}, {pace}")
+        progress.stage(
+            fabric, f"running {_count(lab.world_size, 'rank')} on {_count(len(lab.placement.nodes), 'node')}, {pace}"
+        )
         job = run_job(
             lab,
             spec.command,
@@ -94,6 +109,7 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
             topology=lab.topology,
             nodes=spec.nodes,
             gpus=spec.gpus,
+            placement=lab.placement,
             seed=spec.seed,
             command=list(spec.command),
             values=job.values,

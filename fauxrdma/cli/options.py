@@ -20,6 +20,8 @@ __all__ = [
     "LogDirOption",
     "MasterPortOption",
     "NodesOption",
+    "OnNodesOption",
+    "PlacementOption",
     "ProfileOption",
     "RoutingOption",
     "SeedOption",
@@ -72,6 +74,24 @@ RoutingOption = Annotated[
         metavar="ENGINE",
         help="Routing engine: minhop, updn, ftree or dfsssp; on RoCE fabrics ecmp, spray or adaptive.  [default: the "
         "fabric's]",
+        show_default=False,
+    ),
+]
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        "--placement",
+        metavar="HOW",
+        help="Which rank sits where: block, cyclic, rail-aligned, random[:SEED], or a file with a line "
+        "`node gpu [hca]` for each rank.",
+    ),
+]
+OnNodesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-nodes",
+        metavar="0,3,5-7",
+        help="The nodes that have ranks, in the order they are used.  [default: all]",
         show_default=False,
     ),
 ]

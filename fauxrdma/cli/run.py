@@ -18,6 +18,8 @@ from fauxrdma.cli.options import (
     LogDirOption,
     MasterPortOption,
     NodesOption,
+    OnNodesOption,
+    PlacementOption,
     ProfileOption,
     RoutingOption,
     SeedOption,
@@ -42,6 +44,8 @@ def run(
     ],
     nodes: NodesOption = 2,
     gpus: GpusOption = 1,
+    placement: PlacementOption = "block",
+    on_nodes: OnNodesOption = None,
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
@@ -73,6 +77,7 @@ def run(
       fauxrdma run fat-tree --nodes 2 --gpus 2 -- examples/train_digits.py
       fauxrdma run seed-rail8 --clock none -- train.py --epochs 1
       fauxrdma run my-fabric.yaml --nodes 4 --output out -- -m my_package.train
+      fauxrdma run seed-rail8 --nodes 4 --gpus 2 --placement rail-aligned --on-nodes 0,2-3 -- train.py
     """
     from rich.text import Text
 
@@ -80,9 +85,22 @@ def run(
     from fauxrdma.cli.output import console
     from fauxrdma.report.files import check_writable, compare_runs, write_report
     from fauxrdma.report.table import comparison_table
+    from fauxrdma.topology.placement.choosing import parse_nodes
 
     spec = JobSpec(
-        context.obj or [], nodes, gpus, clock.value, dilation, seed, profile, log_dir, listen, master_port, routing
+        context.obj or [],
+        nodes,
+        gpus,
+        clock.value,
+        dilation,
+        seed,
+        profile,
+        log_dir,
+        listen,
+        master_port,
+        routing,
+        placement,
+        parse_nodes(on_nodes) if on_nodes is not None else None,
     )
     topologies = check_job(spec, [fabric])
     if output is not None:

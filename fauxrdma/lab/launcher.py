@@ -98,7 +98,7 @@ def run_job(
     on_notice: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
 ) -> JobResult:
-    """Run `command` on every GPU of `lab` and wait for all ranks.
+    """Run `command` once for every rank of `lab` and wait for all ranks.
 
     `on_line` gets every output line, `on_notice` what the launcher itself has to say, `on_tick` is called several
     times a second. When one rank fails the others are ended. Raises CheckFailed for a rank that failed (SetupError when
@@ -123,13 +123,12 @@ def run_job(
         return handle
 
     try:
-        for rank in range(lab.world_size):
-            node, gpu = divmod(rank, lab.gpus)
+        for rank, place in enumerate(lab.placement.places):
             child = lab.supervisor.start(
-                f"rank {rank} (node {node}, GPU {gpu})",
+                f"rank {rank} (node {place.node}, GPU {place.gpu})",
                 argv,
-                env={**os.environ, **lab.rank_env(node, gpu)},
-                on_line=handler(rank, node),
+                env={**os.environ, **lab.env_of_rank(rank)},
+                on_line=handler(rank, place.node),
                 die_with_parent=lab.in_main_thread,
             )
             ranks.append(child)

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
 from fauxrdma.topology.graph import ROCEV2, Topology
 from fauxrdma.topology.loading import load_topology
+from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
 
 __all__ = ["CLOCKS", "LocalLab", "obituary"]
@@ -41,7 +42,8 @@ class LocalLab:
     the fabric model) or ``none`` (as fast as the host goes); `dilation` is ``auto`` or a number k: one nanosecond of
     fabric time lasts k of wall time. `profile` says what the HCAs can do, and how fast their ports are
     (ib/profiles.py; default: as the specification has it, at the rate of the cables). `routing` is an engine of
-    fabric/routing, the fabric's unless given.
+    fabric/routing, the fabric's unless given. `placement` says which rank sits where (topology/placement: ``block``,
+    ``cyclic``, ``rail-aligned``, ``random``, a file), on the nodes `on_nodes` of the fabric, all unless given.
 
     Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
@@ -62,6 +64,8 @@ class LocalLab:
         master_port: int = 0,
         profile: str | None = None,
         routing: str | None = None,
+        placement: str = "block",
+        on_nodes: Sequence[int] | None = None,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
@@ -78,6 +82,8 @@ class LocalLab:
         self.master_port = master_port
         self.topology: Topology = load_topology(fabric, nodes, gpus, chosen.port_rate).with_routing(routing)
         self.routing = routing
+        self.placement: Placement = choose_placement(placement, self.topology, gpus, on_nodes=on_nodes, seed=seed)
+        self.topology.active_gpus = self.placement.active_gpus
         self.dilation = 1.0
         self.subnet_manager: tuple[str, int] = parse_endpoint(listen, "--listen")
         self.supervisor = Supervisor()
@@ -105,8 +111,8 @@ class LocalLab:
 
     @property
     def world_size(self) -> int:
-        """Ranks of a job that uses every GPU."""
-        return self.nodes * self.gpus
+        """Ranks of the job: one for each seat of the placement."""
+        return self.placement.world_size
 
     @property
     def daemons(self) -> list[int]:
@@ -141,25 +147,27 @@ class LocalLab:
         return self.directory / f"n{node}.sock"
 
     def rank_env(self, node: int, local_rank: int) -> dict[str, str]:
-        """What a rank needs in its environment, the way torchrun sets it, and ours; merge it into os.environ."""
-        if not (0 <= node < self.nodes and 0 <= local_rank < self.gpus):
+        """What the rank that is the `local_rank`-th on `node` needs in its environment, the way torchrun sets it, and
+        ours; merge it into os.environ. Raises ConfigError for one that is not there."""
+        ranks = self.placement.ranks_on(node)
+        if not 0 <= local_rank < len(ranks):
+            there = f"has local ranks 0..{len(ranks) - 1}" if ranks else "has none"
             raise ConfigError(
-                f"there is no rank for GPU {local_rank} of node {node}: the lab has nodes 0..{self.nodes - 1} "
-                f"with GPUs 0..{self.gpus - 1}"
+                f"there is no local rank {local_rank} on node {node}, which {there}: the lab has nodes "
+                f"0..{self.nodes - 1} and {self.world_size} ranks"
             )
+        return self.env_of_rank(ranks[local_rank])
+
+    def env_of_rank(self, rank: int) -> dict[str, str]:
+        """The same for a rank by its number. Raises ConfigError for one that the job does not have."""
+        if not 0 <= rank < self.world_size:
+            raise ConfigError(f"there is no rank {rank}: the lab has ranks 0..{self.world_size - 1}")
         env = {
-            "RANK": str(node * self.gpus + local_rank),
-            "WORLD_SIZE": str(self.world_size),
-            "LOCAL_RANK": str(local_rank),
-            "LOCAL_WORLD_SIZE": str(self.gpus),
-            "GROUP_RANK": str(node),
-            "GROUP_WORLD_SIZE": str(self.nodes),
+            **self.placement.environment(rank),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.master_port),
             "DIST_BACKEND": "fauxrdma",
-            "FAUXRDMA_SOCKET": str(self.socket_path(node)),
-            "FAUXRDMA_NODE": str(node),
-            "FAUXRDMA_HCA": f"hca{self.topology.shape.hca_of_gpu(local_rank)}",
+            "FAUXRDMA_SOCKET": str(self.socket_path(self.placement.places[rank].node)),
             "FAUXRDMA_STATS_DIR": str(self.stats_dir),
         }
         if "OMP_NUM_THREADS" not in os.environ:
@@ -237,7 +245,7 @@ class LocalLab:
         logs.mkdir(parents=True, exist_ok=True)
 
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        size = ["--nodes", str(self.nodes), "--gpus", str(self.gpus)]
+        size = ["--nodes", str(self.nodes), "--gpus", str(self.placement.gpus_to_pace(self.topology))]
         time_options = ["--clock", self.clock, "--dilation", self._dilation_option, "--seed", str(self.seed)]
         routing = ["--routing", self.routing] if self.routing else []
         self._manager = self._start_daemon(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fauxrdma.report.prediction import all_reduce_ns
 from fauxrdma.report.rank_statistics import match_calls, read_rank_records, summarise, timing
-from fauxrdma.report.results import Debt, LinkLoad, Route, RunResult
+from fauxrdma.report.results import Debt, LinkLoad, RankSeat, Route, RunResult
 from fauxrdma.topology.graph import Topology
-from fauxrdma.topology.rank_places import block_places
+from fauxrdma.topology.placement import Placement, choose_placement, rails_of_places
+from fauxrdma.topology.placement.choosing import BLOCK
 from fauxrdma.wire.fabric_messages import FabricReport, PairReport
 
 __all__ = ["DEBT_LIMIT_PERCENT", "RunInputs", "build_run"]
@@ -23,7 +24,8 @@ _MAX_SAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What is known about a run apart from what was measured in it. `fabric` is the text the user typed."""
+    """What is known about a run apart from what was measured in it. `fabric` is the text the user typed; without a
+    `placement` ranks sit in blocks."""
 
     fabric: str
     topology: Topology
@@ -33,20 +35,24 @@ class RunInputs:
     command: list[str]
     values: dict[str, str] = field(default_factory=dict)
     wall_s: float = 0.0
+    placement: Placement | None = None
+
+    def placed(self) -> Placement:
+        """Where the ranks sat."""
+        return self.placement or choose_placement(BLOCK, self.topology, self.gpus, on_nodes=range(self.nodes))
 
 
 def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunResult:
     """The result of a job that ended well."""
-    world_size = inputs.nodes * inputs.gpus
+    placement = inputs.placed()
     records = read_rank_records(stats_dir)
     calls = match_calls(records)
-    collectives = summarise(calls, world_size)
+    collectives = summarise(calls, placement.world_size)
     main = next((c for c in collectives if c.op == "all_reduce" and c.nbytes), None)
     samples = [call.duration_ns for call in calls if (call.op, call.nbytes) == (main.op, main.nbytes)] if main else []
     modelled_ns = None
     if main is not None and report.clock == "paced":
-        places = block_places(inputs.topology, inputs.nodes, inputs.gpus)
-        modelled_ns = all_reduce_ns(inputs.topology, places, main.nbytes, main.algorithm)
+        modelled_ns = all_reduce_ns(inputs.topology, placement.places, main.nbytes, main.algorithm)
     debt = None
     if report.clock == "paced" and report.debt_samples:
         debt = Debt(
@@ -58,6 +64,9 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
         description=inputs.topology.description,
         nodes=inputs.nodes,
         gpus=inputs.gpus,
+        placement=placement.name,
+        places=_seats(inputs.topology, placement),
+        spine_bytes=_spine_bytes(inputs.topology, report),
         command=list(inputs.command),
         clock=report.clock,
         dilation=report.dilation,
@@ -80,6 +89,19 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
     )
     run.notes.extend(_notes(run, len(records), sum(record.dropped for record in records)))
     return run
+
+
+def _seats(topology: Topology, placement: Placement) -> list[RankSeat]:
+    rails = rails_of_places(topology, placement.places)
+    return [
+        RankSeat(rank=rank, node=place.node, gpu=place.gpu, hca=place.hca, rail=rail)
+        for rank, (place, rail) in enumerate(zip(placement.places, rails, strict=True))
+    ]
+
+
+def _spine_bytes(topology: Topology, report: FabricReport) -> int:
+    tiers = {switch.name: switch.tier or 0 for switch in topology.switches()}
+    return sum(link.nbytes for link in report.links if tiers.get(link.src) == 0 and link.dst in tiers)
 
 
 def _steps(values: dict[str, str]) -> int | None:

@@ -15,6 +15,7 @@ __all__ = [
     "Debt",
     "Distribution",
     "LinkLoad",
+    "RankSeat",
     "Route",
     "RunResult",
     "Timing",
@@ -80,6 +81,16 @@ class Route(_Model):
     pairs: int
 
 
+class RankSeat(_Model):
+    """Where one rank sat. The rail counts from 0; on a fabric without rails it is the HCA's index from 0."""
+
+    rank: int
+    node: int
+    gpu: int
+    hca: int
+    rail: int
+
+
 class Debt(_Model):
     """Fidelity debt: (real - modelled) time over modelled time. Large debt means the host was too slow."""
 
@@ -95,7 +106,10 @@ class RunResult(_Model):
     topology: str
     description: str
     nodes: int
-    gpus: int = Field(description="per node; the job's ranks are nodes x gpus")
+    gpus: int = Field(description="per node; the job's ranks are nodes x gpus unless a placement says otherwise")
+    placement: str = Field("block", description="as given on the command line")
+    places: list[RankSeat] = Field(default_factory=list, description="the seat of each rank, in rank order")
+    spine_bytes: int = Field(0, description="payload that left a leaf for another switch: what crosses spines")
     command: list[str]
     clock: str = Field(description="paced or none")
     dilation: float = Field(description="one ns of fabric time took this many ns of wall time")
@@ -128,7 +142,7 @@ class RunResult(_Model):
     @property
     def world_size(self) -> int:
         """Ranks of the job."""
-        return self.nodes * self.gpus
+        return len(self.places) or self.nodes * self.gpus
 
 
 class Comparison(_Model):

@@ -76,7 +76,7 @@ class TestRunning:
         assert 0 < int(env["MASTER_PORT"]) < 65536
 
     def test_there_is_no_such_rank(self, lab: LocalLab) -> None:
-        with pytest.raises(ConfigError, match="no rank for GPU 2 of node 0"):
+        with pytest.raises(ConfigError, match=r"no local rank 2 on node 0, which has local ranks 0\.\.1"):
             lab.rank_env(node=0, local_rank=2)
 
 
