@@ -80,6 +80,3 @@ FABRICS: dict[str, Topology] = {
     "three-tier-thin": three_tier(5, 3, 1),
     "lopsided": lopsided(),
 }
-
-UNUSUAL_TREES = ("k-ary-5",)
-"""With leaves that have no HCA, which OpenSM ranks in a way that this ftree does not follow: it falls back."""

@@ -158,10 +158,12 @@ def operations(name: str, engine: str) -> int:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_work_grows_less_than_the_tables(engine: str) -> None:
     """Engines work on columns and arrays, not entry by entry: that is what makes a thousand hosts a matter of seconds.
-    The larger fabric has 6.2 times the entries."""
+    (ftree goes from switch to switch as OpenSM does, but no more often than there are entries.) The larger fabric has
+    6.2 times the entries."""
     small, large = SwitchGraph.of(FABRICS["three-tier"]), SwitchGraph.of(FABRICS["three-tier-wide"])
     entries = len(large.switches) * len(large.nodes) / (len(small.switches) * len(small.nodes))
-    assert operations("three-tier-wide", engine) < 0.6 * entries * operations("three-tier", engine)
+    share = 1.0 if engine == "ftree" else 0.6
+    assert operations("three-tier-wide", engine) < share * entries * operations("three-tier", engine)
 
 
 def test_islands_are_routed_as_subnets_of_their_own() -> None:
