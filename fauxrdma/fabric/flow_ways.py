@@ -1,9 +1,10 @@
 """Which way each flow goes: on Ethernet what the switches chose for it, elsewhere what the tables say.
 
 A flow is (source LID, destination LID, label); the label tells queue pairs apart where switches do (Ethernet), and is 0
-elsewhere. ecmp and spray follow from the flow alone. Adaptive routing chooses anew whenever a flow begins a *flowlet*,
-that is, sends again after all it had sent has arrived (Kandula et al., "Dynamic load balancing without packet
-reordering", 2007): so packets of one flow never overtake each other. The choice is kept until the next.
+elsewhere. ecmp and spray follow from the flow alone, which has a whole cycle of ways when it is sprayed. Adaptive
+routing chooses anew whenever a flow begins a *flowlet*, that is, sends again after all it had sent has arrived (Kandula
+et al., "Dynamic load balancing without packet reordering", 2007): so packets of one flow never overtake each other. The
+choice is kept until the next.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ class FlowWays:
         """The way of a flow; of one that adaptive routing has not chosen for yet, what it would choose with nothing
         loaded. Raises FabricUnhealthy when there is none, and for a LID that is not an HCA's."""
         chosen = self._chosen.get(flow)
-        return self._manager.flow_path(FlowKey(*flow)) if chosen is None else chosen
+        if chosen is None:
+            chosen = self._manager.flow_path(FlowKey(*flow))
+            if chosen.ways:  # much work, and always the same
+                self._chosen[flow] = chosen
+        return chosen
 
     def begin(self, flow: Flow, load: Load, *, flowlet: bool) -> Path:
         """A flow begins to send; `flowlet`: nothing of it was under way. `load` says how loaded a link is. Raises

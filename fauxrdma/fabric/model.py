@@ -28,8 +28,8 @@ F = TypeVar("F", bound=Hashable)
 class FabricModel(Generic[F]):
     """Weighted max-min fair rates over the active flows. Flows are named by any hashable key.
 
-    Flows live in the rows of arrays, without holes: row r has the links of its path, its weight and the rate last
-    told for it (-1: never told).
+    Flows live in the rows of arrays, without holes: row r has the links of its path, what part of it crosses
+    each, its weight and the rate last told for it (-1: never told).
     """
 
     def __init__(self, payload_rates: Sequence[Rate]) -> None:
@@ -38,6 +38,7 @@ class FabricModel(Generic[F]):
         self._flows: list[F] = []
         self._row: dict[F, int] = {}
         self._links = np.full((16, 8), len(self._capacity), dtype=np.intp)
+        self._shares = np.ones((16, 8))
         self._weights = np.ones(16)
         self._told = np.full(16, -1, dtype=np.int64)
         self._dirty = False
@@ -70,6 +71,9 @@ class FabricModel(Generic[F]):
         self._make_room(row, len(path.links))
         self._links[row] = len(self._capacity)
         self._links[row, : len(path.links)] = path.links
+        self._shares[row] = 1.0
+        if path.ways:
+            self._shares[row, : len(path.links)] = path.shares
         self._weights[row] = weight
         self._told[row] = -1
         self._dirty = True
@@ -85,6 +89,7 @@ class FabricModel(Generic[F]):
             self._flows[row] = last
             self._row[last] = row
             self._links[row] = self._links[end]
+            self._shares[row] = self._shares[end]
             self._weights[row] = self._weights[end]
             self._told[row] = self._told[end]
         self._dirty = True
@@ -97,7 +102,7 @@ class FabricModel(Generic[F]):
         count = len(self._flows)
         if not count:
             return {}
-        exact = max_min_rates(self._capacity, self._links[:count], self._weights[:count])
+        exact = max_min_rates(self._capacity, self._links[:count], self._weights[:count], self._shares[:count])
         rates = np.maximum(np.rint(exact), 1).astype(np.int64)
         changed = np.flatnonzero(rates != self._told[:count])
         self._told[:count] = rates
@@ -115,6 +120,9 @@ class FabricModel(Generic[F]):
         grown = np.full((max(rows, 2 * row), max(width, hops)), len(self._capacity), dtype=np.intp)
         grown[:rows, :width] = self._links
         self._links = grown
+        shares = np.ones(grown.shape)
+        shares[:rows, :width] = self._shares
+        self._shares = shares
         extra = len(grown) - rows
         self._weights = np.append(self._weights, np.ones(extra))
         self._told = np.append(self._told, np.full(extra, -1, dtype=np.int64))

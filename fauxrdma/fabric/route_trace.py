@@ -101,7 +101,8 @@ def trace_route(manager: SubnetManager, source: str, target: str) -> TracedRoute
     (hca_a, memory_a), (hca_b, memory_b) = parse_end(manager, source), parse_end(manager, target)
     slid, dlid = manager.lid(hca_a.name), manager.lid(hca_b.name)
     path = manager.flow_path(FlowKey(slid, dlid))
-    cables = [topology.links[link] for link in path.links if topology.links[link].kind == "cable"]
+    links = path.ways[0] if path.ways else path.links
+    cables = [topology.links[link] for link in links if topology.links[link].kind == "cable"]
     reasons = _Reasons(manager.routes)
     hops = [
         _hop(manager, link, 0, f"inside the host: from {memory_a.name} to its HCA")
@@ -130,7 +131,7 @@ def trace_route(manager: SubnetManager, source: str, target: str) -> TracedRoute
         lane=manager.routes.sl(slid, dlid) if cables else 0,
         switches=path.switches,
         latency_ns=sum(hop.latency_ns for hop in hops),
-        rate=min(hop.rate for hop in hops),
+        rate=path.rate if path.ways else min(hop.rate for hop in hops),
         hops=tuple(hops),
     )
 
@@ -141,7 +142,7 @@ def _hop(manager: SubnetManager, link: Link, latency_ns: int, reason: str) -> Ho
 
 _BY_FLOW = {
     "ecmp": "ecmp picks one by the hash of the flow, so other queue pairs may go other ways (here: flow label 0)",
-    "spray": "spray deals bursts out over all of them (here: the first burst of flow label 0)",
+    "spray": "spray deals packets out over all of them (here: the first packet of flow label 0)",
     "adaptive": "adaptive picks the least loaded at the start of every burst (here: with nothing loaded)",
 }
 

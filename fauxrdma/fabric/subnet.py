@@ -6,13 +6,15 @@ engine (`fauxrdma.fabric.routing`). Paths only follow the tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, MutableMapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
 from fauxrdma.fabric.routing import FlowKey, Load, Routes, SwitchGraph, compute_routes
 from fauxrdma.fabric.routing.ethernet import unloaded
+from fauxrdma.fabric.routing.spray import spray_cycle
 from fauxrdma.fabric.routing.switch_graph import NO_PORT
 from fauxrdma.fabric.transport import transport_of
 from fauxrdma.topology.graph import INFINIBAND, ROCEV2, Link, Node, NodeKind, Topology
@@ -35,12 +37,24 @@ MAX_LID = 0xBFFF
 class Path:
     """A route from source memory (a GPU's or the host's) to destination. `links` are ids into `Topology.links`;
     `switches` counts fabric switches; `latency_ns` is one-way for a small message, NIC overheads included; `rate` is
-    the payload rate of the narrowest link."""
+    the payload rate of the narrowest link.
+
+    Where packets are sprayed there are several `ways`, which they take in turn; `links` are those of all of them,
+    `rate` is what the flow gets alone, and `switches` and `latency_ns` are those of the longest."""
 
     links: tuple[int, ...]
     switches: int
     latency_ns: int
     rate: Rate
+    ways: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """What part of the flow crosses each of `links`."""
+        if not self.ways:
+            return (1.0,) * len(self.links)
+        crossings = Counter(link for way in self.ways for link in way)
+        return tuple(crossings[link] / len(self.ways) for link in self.links)
 
 
 class SubnetManager:
@@ -117,11 +131,14 @@ class SubnetManager:
 
     def flow_path(self, flow: FlowKey, load: Load = unloaded) -> Path:
         """The path of one flow. On Ethernet the switches choose among all shortest ways; `load` says how loaded a link
-        is, which only adaptive routing asks. Elsewhere it is `path`. Raises FabricUnhealthy as `path` does."""
+        is, which only adaptive routing asks. Sprayed, it has a cycle of ways. Elsewhere it is `path`. Raises
+        FabricUnhealthy as `path` does."""
         if not self.routes.any_shortest or flow.slid == flow.dlid:
             return self.path(flow.slid, flow.dlid)
         source, target, host_in, host_out = self.ends(flow.slid, flow.dlid)
         cables = [self.topology.fabric_link(source)]
+        if self.routes.engine == "spray":
+            return self._sprayed(flow, cables[0], target, host_in, host_out)
         while cables[-1].dst != target.name:
             at = cables[-1].dst
             port = self.routes.port_for(self.routes.graph.number[at], flow, load)
@@ -129,6 +146,28 @@ class SubnetManager:
                 raise FabricUnhealthy(f"no route from {source.name} to {target.name}: {at} has no port for it")
             cables.append(self._by_port[at, port])
         return self._path_over(host_in, cables, host_out)
+
+    def _sprayed(self, flow: FlowKey, first: Link, target: Node, host_in: list[int], host_out: list[int]) -> Path:
+        graph = self.routes.graph
+        ways = []
+        for hops in spray_cycle(self.routes, graph.number[first.dst], flow):
+            cables = [first, *(self._by_port[graph.switches[number], port] for number, port in hops)]
+            if cables[-1].dst != target.name:
+                at = cables[-1].dst
+                raise FabricUnhealthy(f"no route from {first.src} to {target.name}: {at} has no port for it")
+            ways.append(self._path_over(host_in, cables, host_out))
+        if len(ways) == 1:
+            return ways[0]
+        links = tuple(dict.fromkeys(link for way in ways for link in way.links))
+        path = Path(
+            links=links,
+            switches=max(way.switches for way in ways),
+            latency_ns=max(way.latency_ns for way in ways),
+            rate=min(way.rate for way in ways),
+            ways=tuple(way.links for way in ways),
+        )
+        alone = min(self._payload[link].bits_per_s / share for link, share in zip(links, path.shares, strict=True))
+        return replace(path, rate=Rate(int(alone)))
 
     def compute_routes(self, down: Set[int], *, keep: bool) -> Routes:
         """Routes that do without the links `down` (ids, both directions). With `keep`, entries of the tables in force

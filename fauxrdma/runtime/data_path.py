@@ -116,6 +116,7 @@ class DataPath:
                 continue
             path = self._path(flow)
             if path is not None:
+                self._spray(flow, path)
                 self._sender.path_changed(flow, path, now)
             self._resolve(flow)
         self._arm()
@@ -148,7 +149,7 @@ class DataPath:
             flow = self.flows.connected(hca.info.lid, qpn)
             if flow is not None:
                 link = flow.link
-                if type(link) is TcpLink and link.writable and not unshaped.ready.get(link):
+                if type(link) is TcpLink and link.writable and flow.dealer is None and not unshaped.ready.get(link):
                     data = hca.engine.express_send(qpn, self.clock.now_ns())
                     if data is not None:
                         link.send_parts((data,))
@@ -179,6 +180,8 @@ class DataPath:
         """A queue pair is gone (or reset): drop its flows and what they had queued."""
         for flow in self.flows.forget(hca.info.lid, qpn):
             self._sender.forget(flow)
+            if flow.dealer is not None:
+                self.meter.drop_dealer(*flow.key)
 
     # ---- frames in -----------------------------------------------------------------------------------------------
 
@@ -284,8 +287,14 @@ class DataPath:
     def _opened(self, flow: Flow) -> None:
         path = self._path(flow)
         self._sender.opened(flow, path)
-        if path is not None and path.label != flow.key[2]:
-            self._want_path(*flow.key)
+        if path is not None:
+            self._spray(flow, path)
+            if path.label != flow.key[2]:
+                self._want_path(*flow.key)
+
+    def _spray(self, flow: Flow, path: PathAnswer) -> None:
+        """Have the flow's packets dealt over the ways of its path, if it has several."""
+        flow.dealer = self.meter.dealer(*flow.key, path.ways, path.lost_ways) if path.ways > 1 else None
 
     # ---- frames out ----------------------------------------------------------------------------------------------
 

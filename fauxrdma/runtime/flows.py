@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.ib.enums import QpType
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.packet_dealer import PacketDealer
 from fauxrdma.runtime.peer_links import PeerLink
 from fauxrdma.wire.headers import Frame
 
@@ -21,7 +22,20 @@ __all__ = ["Flow", "FlowTable"]
 class Flow:
     """One queue pair's outgoing traffic to `dlid`; of a branch, `group` is the multicast LID it belongs to, else 0."""
 
-    __slots__ = ("active", "dlid", "fid", "group", "hca", "label", "link", "patient_ack", "qpn", "ready", "weight")
+    __slots__ = (
+        "active",
+        "dealer",
+        "dlid",
+        "fid",
+        "group",
+        "hca",
+        "label",
+        "link",
+        "patient_ack",
+        "qpn",
+        "ready",
+        "weight",
+    )
 
     def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0) -> None:
         self.fid = fid
@@ -35,6 +49,7 @@ class Flow:
         self.active = False  # the subnet manager counts it
         self.weight = 1.0
         self.patient_ack: Frame | None = None
+        self.dealer: PacketDealer | None = None  # of a flow that is sprayed
 
     @property
     def key(self) -> tuple[int, int, int]:

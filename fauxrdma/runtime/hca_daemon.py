@@ -229,7 +229,9 @@ class HcaDaemon:
     async def _learn_path(self, slid: int, dlid: int, label: int) -> None:
         assert self._subnet is not None
         with contextlib.suppress(FabricUnhealthy):
-            self.data_path.update_paths([await self._subnet.path(slid, dlid, label)])
+            path = await self._subnet.path(slid, dlid, label)
+            self._subnet.report(self.data_path.counters())  # of what went before by the way of others
+            self.data_path.update_paths([path])
 
     def _apply_paths(self, msg: PathsChanged) -> None:
         """Count what went the old way, then go by the new ones."""

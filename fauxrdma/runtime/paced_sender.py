@@ -123,6 +123,8 @@ class PacedSender(FrameSender):
                 # It has left the HCA; now each member's copy takes its way through the tree.
                 for branch in self._flows.branches(flow.hca, flow.qpn, frame.dlid):
                     self._scheduler.submit(branch.fid, replace(frame, dlid=branch.dlid), 0, now)
+            elif flow.dealer is not None and flow.dealer.deal(frame.nbytes, frame.mtu):
+                continue  # one of its packets went over a way that is dead
             elif flow.link is not None:
                 flow.link.send(frame)
         limit = _QUANTA_AHEAD * self._quantum
@@ -143,6 +145,8 @@ class PacedSender(FrameSender):
             self._meter.sent(
                 frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, flow.label
             )
+            if flow.dealer is not None:
+                flow.dealer.deal(frame.nbytes, frame.mtu)
 
     def writable(self, link: PeerLink) -> None:
         """The model paces, whatever the socket takes."""

@@ -17,7 +17,7 @@ from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import LinkLayer
-from fauxrdma.runtime.told_paths import ToldPaths
+from fauxrdma.runtime.told_paths import ToldPaths, Ways
 from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
 from fauxrdma.topology.graph import ROCEV2, NodeKind
 from fauxrdma.wire.fabric_messages import (
@@ -30,6 +30,7 @@ from fauxrdma.wire.fabric_messages import (
     HcaInfo,
     NodeHello,
     PairCounter,
+    SprayCounter,
 )
 
 __all__ = ["SubnetState"]
@@ -186,10 +187,10 @@ class SubnetState:
             return Path(links, 0, 0, min(self.manager.payload_rate(link) for link in links))
         return self._ways.begin((start.slid, start.dlid, start.label), self._activity.flows_on, flowlet=flowlet)
 
-    def _links_of(self, pair: PairCounter) -> tuple[int, ...]:
-        """The links that what is counted went over."""
-        label = 0 if pair.dlid >= FIRST_MULTICAST_LID else pair.label
-        return self.paths.in_force(pair.slid, pair.dlid, label)
+    def _ways_of(self, counted: PairCounter | SprayCounter) -> Ways:
+        """The ways that what is counted went."""
+        label = 0 if counted.dlid >= FIRST_MULTICAST_LID else counted.label
+        return self.paths.in_force(counted.slid, counted.dlid, label)
 
     def _unroute(self, key: tuple[int, int], now: int) -> None:
         path = self._routed.pop(key, None)
@@ -229,11 +230,24 @@ class SubnetState:
                 raise RemoteProtocolError(f"node {node} counted bytes to LID {pair.dlid}, which no HCA has")
             if min(pair.nbytes, pair.frames, pair.busy_ns) < 0:
                 raise RemoteProtocolError(f"node {node} counted less than nothing from LID {pair.slid} to {pair.dlid}")
+        for spray in counters.sprayed:
+            self._check_spray(node, spray)
         for pair in counters.pairs:
-            self._traffic.book(pair, self._links_of(pair))
+            self._traffic.book(pair, self._ways_of(pair))
+        for spray in counters.sprayed:
+            self._traffic.book_spray(spray, self._ways_of(spray))
         low, high = _DEBT_RANGE
         self._debt.update(min(max(sample, low), high) for sample in counters.debt_permille)
         self._retransmits += counters.retransmits
+
+    def _check_spray(self, node: int, spray: SprayCounter) -> None:
+        self.check_own(node, spray.slid)
+        ways = self._ways_of(spray)
+        if len(spray.nbytes) != len(ways) or min(spray.nbytes, default=0) < 0:
+            raise RemoteProtocolError(
+                f"node {node} counted {spray.nbytes} bytes by way from LID {spray.slid} to {spray.dlid}: that flow has "
+                f"{len(ways)} ways"
+            )
 
     def _can_receive(self, lid: int) -> bool:
         if FIRST_MULTICAST_LID <= lid <= LAST_MULTICAST_LID:

@@ -14,7 +14,10 @@ from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.wire.fabric_messages import PathAnswer
 
-__all__ = ["ToldPaths"]
+__all__ = ["ToldPaths", "Ways"]
+
+Ways = tuple[tuple[int, ...], ...]
+"""Ids of links: the ways that packets take in turn, a single one unless they are sprayed."""
 
 
 class ToldPaths:
@@ -25,8 +28,8 @@ class ToldPaths:
         self._ways = ways
         self._manager = subnet.manager
         self._told: dict[Flow, PathAnswer] = {}
-        self._in_force: dict[Flow, tuple[int, ...]] = {}
-        self._coming: dict[Flow, tuple[int, ...]] = {}
+        self._in_force: dict[Flow, Ways] = {}
+        self._coming: dict[Flow, Ways] = {}
 
     def describe(self, slid: int, dlid: int, label: int = 0) -> PathAnswer:
         """The path of a flow as things are now."""
@@ -36,11 +39,16 @@ class ToldPaths:
             path = self._ways.path((slid, dlid, label))
         except FabricUnhealthy:
             return PathAnswer(slid, dlid, False, 0, [], 0, 0, self._stuck_at(slid, dlid), label=label)
-        lost_at = self._subnet.follow(path.links).lost_at
+        found = [self._subnet.follow(way) for way in path.ways or (path.links,)]
+        lost = [number for number, way in enumerate(found) if way.lost_at]
         names = [self._manager.topology.links[link].name for link in path.links]
         return PathAnswer(
-            slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s, lost_at, label=label
-        )
+            slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s,
+            lost_at=found[0].lost_at if len(lost) == len(found) else "",
+            label=label,
+            ways=len(found),
+            lost_ways=lost if path.ways else [],
+        )  # fmt: skip
 
     def _stuck_at(self, slid: int, dlid: int) -> str:
         """Where packets end that have no way; "" if there is no such HCA."""
@@ -63,7 +71,7 @@ class ToldPaths:
         flow = (slid, dlid, label)
         answer = self._told[flow] = self.describe(*flow)
         self._coming.pop(flow, None)
-        self._in_force[flow] = self._links(*flow)
+        self._in_force[flow] = self._ways_of(*flow)
         return answer
 
     def changes(self) -> dict[int, list[PathAnswer]]:
@@ -73,7 +81,7 @@ class ToldPaths:
             now = self.describe(*flow)
             if now != told:
                 self._told[flow] = now
-                self._coming[flow] = self._links(*flow)
+                self._coming[flow] = self._ways_of(*flow)
                 out.setdefault(self._manager.node(flow[0]).host or 0, []).append(now)
         return out
 
@@ -84,7 +92,7 @@ class ToldPaths:
         if told is None:
             return False
         self._coming.pop(flow, None)
-        self._in_force[flow] = self._links(*flow)
+        self._in_force[flow] = self._ways_of(*flow)
         now = self.describe(*flow)
         if (now.reachable, now.lost_at, now.latency_ns) != (told.reachable, told.lost_at, told.latency_ns):
             return True
@@ -96,11 +104,11 @@ class ToldPaths:
         for flow in [flow for flow in self._coming if self._manager.node(flow[0]).host == node]:
             self._in_force[flow] = self._coming.pop(flow)
 
-    def in_force(self, slid: int, dlid: int, label: int = 0) -> tuple[int, ...]:
-        """Ids of the links that a flow's packets cross, up to where they are lost. A flow that no daemon asked for goes
+    def in_force(self, slid: int, dlid: int, label: int = 0) -> Ways:
+        """The ways that a flow's packets take in turn, up to where they are lost. A flow that no daemon asked for goes
         the way it has now."""
-        links = self._in_force.get((slid, dlid, label))
-        return self._links(slid, dlid, label) if links is None else links
+        ways = self._in_force.get((slid, dlid, label))
+        return self._ways_of(slid, dlid, label) if ways is None else ways
 
     def forget_flow(self, flow: Flow) -> None:
         """A flow is gone. Harmless for one that was not asked for."""
@@ -114,14 +122,15 @@ class ToldPaths:
         for flow in [flow for flow in self._told if self._manager.node(flow[0]).host == node]:
             self.forget_flow(flow)
 
-    def _links(self, slid: int, dlid: int, label: int) -> tuple[int, ...]:
+    def _ways_of(self, slid: int, dlid: int, label: int) -> Ways:
         try:
             if dlid >= FIRST_MULTICAST_LID:
-                return self._subnet.deliver(slid, dlid).links
-            return self._subnet.follow(self._ways.path((slid, dlid, label)).links).links
+                return (self._subnet.deliver(slid, dlid).links,)
+            path = self._ways.path((slid, dlid, label))
+            return tuple(self._subnet.follow(way).links for way in path.ways or (path.links,))
         except FabricUnhealthy:
             pass
         try:
-            return self._subnet.way(slid, dlid).links
+            return (self._subnet.way(slid, dlid).links,)
         except FabricUnhealthy:
-            return ()
+            return ((),)

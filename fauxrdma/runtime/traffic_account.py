@@ -8,19 +8,23 @@ is lost counts on the links it crossed, up to the one that lost it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
-from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport
+from fauxrdma.runtime.told_paths import Ways
+from fauxrdma.topology.graph import Link
+from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport, SprayCounter
 
 __all__ = ["LinkActivity", "TrafficAccount"]
 
 
 @dataclass(slots=True)
 class _Sum:
-    """Traffic of one pair over one path."""
+    """Traffic of one pair over one path, whose cables are `cables`."""
 
+    cables: list[Link]
     nbytes: int = 0
     frames: int = 0
     busy_ns: int = 0
@@ -71,17 +75,31 @@ class TrafficAccount:
     def __init__(self, manager: SubnetManager) -> None:
         self._manager = manager
         self._sums: dict[tuple[int, int, tuple[int, ...]], _Sum] = {}
+        self._sprayed: Counter[int] = Counter()  # bytes by cable
 
-    def book(self, counter: PairCounter, links: tuple[int, ...]) -> None:
-        """Add what a daemon sent over `links`."""
-        total = self._sums.setdefault((counter.slid, counter.dlid, links), _Sum())
+    def book(self, counter: PairCounter, ways: Ways) -> None:
+        """Add what a daemon sent. What it sent several ways is booked inside the hosts; by cable with `book_spray`."""
+        topology = self._manager.topology
+        cables = [topology.links[link] for link in ways[0] if topology.links[link].kind == "cable"]
+        links = ways[0]
+        if len(ways) > 1:
+            links = tuple(link for link in links if topology.links[link].kind != "cable")
+        total = self._sums.setdefault((counter.slid, counter.dlid, links), _Sum(cables))
         total.nbytes += counter.nbytes
         total.frames += counter.frames
         total.busy_ns += counter.busy_ns
 
+    def book_spray(self, counter: SprayCounter, ways: Ways) -> None:
+        """Add what a daemon sent over the cables of each way."""
+        for way, nbytes in zip(ways, counter.nbytes, strict=True):
+            for link in way:
+                if nbytes and self._manager.topology.links[link].kind == "cable":
+                    self._sprayed[link] += nbytes
+
     def reset(self) -> None:
         """Zero all."""
         self._sums.clear()
+        self._sprayed.clear()
 
     def link_reports(self, activity: LinkActivity, now: int, *, shaped: bool) -> list[LinkReport]:
         """Every link of the topology, by id."""
@@ -92,6 +110,8 @@ class TrafficAccount:
             for at in crossed:
                 nbytes[at] += total.nbytes
                 busy_ns[at] = max(busy_ns[at], total.busy_ns)
+        for at, sprayed in self._sprayed.items():
+            nbytes[at] += sprayed
         out = []
         for link in links:
             # A short burst may be over before its FlowStart was here: then the sender knows better how long it took.
@@ -107,8 +127,7 @@ class TrafficAccount:
         """Every pair with traffic, with the path its last traffic took, by LIDs."""
         topology = self._manager.topology
         out: dict[tuple[int, int], PairReport] = {}
-        for (slid, dlid, crossed), total in self._sums.items():
-            cables = [topology.links[link] for link in crossed if topology.links[link].kind == "cable"]
+        for (slid, dlid, _), total in self._sums.items():
             report = out.get((slid, dlid))
             if report is None:
                 src = self._manager.node(slid).name
@@ -117,6 +136,6 @@ class TrafficAccount:
             report.nbytes += total.nbytes
             report.frames += total.frames
             if dlid < FIRST_MULTICAST_LID:  # a tree has no one length
-                report.switches = max(0, len(cables) - 1)
-                report.latency_ns = self._manager.transport.latency_ns(topology, cables)
+                report.switches = max(0, len(total.cables) - 1)
+                report.latency_ns = self._manager.transport.latency_ns(topology, total.cables)
         return [out[pair] for pair in sorted(out)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
-from fauxrdma.wire.fabric_messages import Counters, PairCounter
+from fauxrdma.runtime.packet_dealer import PacketDealer
+from fauxrdma.wire.fabric_messages import Counters, PairCounter, SprayCounter
 
 __all__ = ["TrafficMeter"]
 
@@ -17,6 +19,8 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int, int], list[int]] = {}
+        self._dealers: dict[tuple[int, int, int], PacketDealer] = {}
+        self._dealt: list[SprayCounter] = []
         self._debts: list[int] = []
         self._debts_seen = 0
         # Which samples to keep is no part of the emulation, so a fixed private generator serves.
@@ -36,6 +40,20 @@ class TrafficMeter:
         pair[2] += max(0, departed_ns - max(started_ns, pair[3]))
         pair[3] = max(departed_ns, pair[3])
 
+    def dealer(self, slid: int, dlid: int, label: int, ways: int, lost: Iterable[int]) -> PacketDealer:
+        """Who deals the packets of a sprayed flow: one for all flows that the fabric cannot tell apart."""
+        dealer = self._dealers.get((slid, dlid, label))
+        if dealer is None:
+            dealer = self._dealers[slid, dlid, label] = PacketDealer(ways)
+        dealer.set_ways(ways, lost)
+        return dealer
+
+    def drop_dealer(self, slid: int, dlid: int, label: int) -> None:
+        """The flow is gone; what it sent is still to be reported."""
+        dealer = self._dealers.pop((slid, dlid, label), None)
+        if dealer is not None and any(dealer.nbytes):
+            self._dealt.append(SprayCounter(slid, dlid, label, dealer.take()))
+
     def debt(self, late_ns: int, modelled_ns: int) -> None:
         """A frame arrived `late_ns` after the model's instant; the model gave it `modelled_ns` in all (fabric time)."""
         permille = max(0, late_ns) * 1000 // modelled_ns
@@ -47,6 +65,9 @@ class TrafficMeter:
 
     def report(self, retransmits: int) -> Counters:
         """Everything since the last report. `retransmits` is the engines' total so far."""
+        for flow, dealer in self._dealers.items():
+            if any(dealer.nbytes):
+                self._dealt.append(SprayCounter(*flow, dealer.take()))
         counters = Counters(
             [
                 PairCounter(slid, dlid, nbytes, frames, busy_ns, label)
@@ -54,7 +75,9 @@ class TrafficMeter:
             ],
             self._debts,
             retransmits - self._retransmits_reported,
+            self._dealt,
         )
+        self._dealt = []
         self._pairs = {}
         self._debts = []
         self._debts_seen = 0

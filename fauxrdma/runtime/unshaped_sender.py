@@ -66,6 +66,8 @@ class UnshapedSender(FrameSender):
             for branch in self._flows.branches(flow.hca, flow.qpn, frame.dlid):
                 if branch.link is not None:
                     branch.link.send(replace(frame, dlid=branch.dlid))
+        elif flow.dealer is not None and flow.dealer.deal(frame.nbytes, frame.mtu):
+            return  # one of its packets went over a way that is dead
         elif flow.link is not None:
             flow.link.send(frame)
 
@@ -74,7 +76,9 @@ class UnshapedSender(FrameSender):
         self._collecting = False
         for flow in self._flows:
             frame, flow.patient_ack = flow.patient_ack, None
-            if frame is not None and flow.link is not None and flow.hca.port.up:
+            if frame is None or flow.link is None or not flow.hca.port.up:
+                continue
+            if flow.dealer is None or not flow.dealer.deal(0, frame.mtu):
                 flow.link.send(frame)
 
     def queue(self, flow: Flow) -> None:

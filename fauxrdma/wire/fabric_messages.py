@@ -80,6 +80,7 @@ __all__ = [
     "ReadyQuery",
     "Refusal",
     "ReportQuery",
+    "SprayCounter",
     "SweepQuery",
     "SweepReport",
 ]
@@ -190,6 +191,9 @@ class PathAnswer(Message):
     narrowest link after header efficiency, in bits/s. `reachable` False when there is no route. `lost_at`: the link or
     switch at which packets vanish for now, "" if they arrive.
 
+    Where packets are sprayed they take `ways` ways in turn, of which those numbered `lost_ways` lose them for now
+    (`lost_at`: all do); `links` are those of all.
+
     To a multicast LID: `links` are those of the tree, `latency_ns` 0, and `members` has the one-way latency in ns to
     every HCA that is reached, by LID."""
 
@@ -203,6 +207,8 @@ class PathAnswer(Message):
     lost_at: str = ""
     members: dict[int, int] = field(default_factory=dict)
     label: int = 0
+    ways: int = 1
+    lost_ways: list[int] = field(default_factory=list)
 
 
 @message
@@ -308,13 +314,25 @@ class PairCounter(Message):
 
 
 @message
+class SprayCounter(Message):
+    """Payload bytes that a sprayed flow sent since the last report, by the ways of its cycle (deltas)."""
+
+    slid: int
+    dlid: int
+    label: int
+    nbytes: list[int]
+
+
+@message
 class Counters(Message):
     """What a daemon sent since its last Counters. `debt_permille` are samples of fidelity debt: (real - modelled) time
-    over the modelled time of the operation, in thousandths. `retransmits` counts frames sent again."""
+    over the modelled time of the operation, in thousandths. `retransmits` counts frames sent again.
+    `sprayed` tells of sprayed flows over which ways their bytes went; `pairs` has them too."""
 
     pairs: list[PairCounter]
     debt_permille: list[int]
     retransmits: int
+    sprayed: list[SprayCounter] = field(default_factory=list)
 
 
 @message

@@ -115,3 +115,20 @@ def test_a_thousand_flows_agree_with_the_definition_and_are_fast_enough() -> Non
     top = np.zeros(512)
     np.maximum.at(top, links, rates[:, None])
     assert ((saturated[links]) & (rates[:, None] >= top[links] * (1 - 1e-9))).any(axis=1).all()
+
+
+def test_a_flow_that_is_split_takes_of_each_link_what_crosses_it() -> None:
+    """Links 0 and 1 of 60 are halves of flow 0's way; flow 1 has link 0 to itself otherwise, flow 2 link 1 and 2 of 20.
+
+    Level x of flow 0 is 2 x 1/2: link 0 gives x/2 + x1 = 60. Alone with flow 1 both get 40; flow 2 is held at 20 by
+    link 2, so link 1 does not limit.
+    """
+    links = np.array([[0, 1], [0, 3], [1, 2]], dtype=np.intp)
+    shares = np.array([[0.5, 0.5], [1.0, 1.0], [1.0, 1.0]])
+    rates = max_min_rates(np.array([60.0, 60.0, 20.0]), links, np.ones(3), shares)
+    assert rates.tolist() == [40.0, 40.0, 20.0]
+
+
+def test_a_flow_split_evenly_over_equal_links_gets_them_all() -> None:
+    links = np.array([[0, 1, 2]], dtype=np.intp)
+    assert max_min_rates(np.full(3, 10.0), links, np.ones(1), np.full((1, 3), 1 / 3)).tolist() == [30.0]

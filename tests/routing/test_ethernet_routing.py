@@ -6,14 +6,15 @@ from collections import Counter
 
 import pytest
 
-from fauxrdma.errors import ConfigError
+from fauxrdma.errors import ConfigError, RemoteProtocolError
 from fauxrdma.fabric.routing import FlowKey, SwitchGraph, compute_routes
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.runtime.subnet_state import SubnetState
+from fauxrdma.topology.custom import load_fabric_text
 from fauxrdma.topology.graph import ROCEV2, Topology
 from fauxrdma.topology.loading import load_topology
-from fauxrdma.wire.fabric_messages import CONTROL_VERSION, Counters, FlowStart, NodeHello, PairCounter
+from fauxrdma.wire.fabric_messages import CONTROL_VERSION, Counters, FlowStart, NodeHello, PairCounter, SprayCounter
 
 
 def fabric(engine: str) -> Topology:
@@ -27,7 +28,8 @@ def far_pair(manager: SubnetManager) -> tuple[int, int]:
 
 def uplink(manager: SubnetManager, flow: FlowKey) -> int:
     path = manager.flow_path(flow)
-    return next(link for link in path.links if manager.topology.links[link].src == "leaf1")
+    first = path.ways[0] if path.ways else path.links
+    return next(link for link in first if manager.topology.links[link].src == "leaf1")
 
 
 def test_choices_are_all_ports_that_start_a_shortest_path() -> None:
@@ -45,7 +47,6 @@ def test_ecmp_keeps_a_flow_on_its_way_and_spreads_flows() -> None:
     manager = SubnetManager(fabric("ecmp"), seed=1)
     slid, dlid = far_pair(manager)
     ways = [uplink(manager, FlowKey(slid, dlid, label)) for label in range(900)]
-    assert ways == [uplink(manager, FlowKey(slid, dlid, label, burst=9)) for label in range(900)]
     counts = Counter(ways)
     assert len(counts) == 18
     assert max(counts.values()) < 2 * 900 / 18  # 50 each on average: 100 would be seven standard deviations
@@ -54,11 +55,63 @@ def test_ecmp_keeps_a_flow_on_its_way_and_spreads_flows() -> None:
 
 
 def test_spray_takes_every_way_in_turn() -> None:
+    """18 uplinks; each spine's cables down to the other leaf take its packets in turn."""
     manager = SubnetManager(fabric("spray"))
+    topology = manager.topology
+    path = manager.flow_path(FlowKey(*far_pair(manager), 5))
+    for switch, cables in (("leaf1", 18), ("leaf2", 1)):
+        counts = Counter(link for way in path.ways for link in way if topology.links[link].src == switch)
+        assert set(counts.values()) == {len(path.ways) // cables}
+        assert len(counts) == cables
+    down = Counter(link for way in path.ways for link in way if topology.links[link].dst == "leaf2")
+    assert len(set(down.values())) == 1
+    assert len(down) == 18
+    order = [next(link for link in way if topology.links[link].src == "leaf1") for way in path.ways]
+    assert len(set(order[:18])) == 18
+    assert path.rate == manager.path(*far_pair(manager)).rate  # one flow alone is bound by its own cable
+
+
+def test_spray_begins_where_the_hash_of_the_flow_says() -> None:
+    manager = SubnetManager(fabric("spray"), seed=1)
     slid, dlid = far_pair(manager)
-    counts = Counter(uplink(manager, FlowKey(slid, dlid, 5, burst)) for burst in range(36))
-    assert set(counts.values()) == {2}
-    assert len(counts) == 18
+
+    def first(manager: SubnetManager, label: int) -> int:
+        way = manager.flow_path(FlowKey(slid, dlid, label)).ways[0]
+        return next(link for link in way if manager.topology.links[link].src == "leaf1")
+
+    starts = [first(manager, label) for label in range(100)]
+    assert len(set(starts)) > 12
+    assert starts != [first(SubnetManager(fabric("spray"), seed=2), label) for label in range(100)]
+
+
+def test_a_cycle_loads_every_switch_evenly_where_spines_have_different_numbers_of_cables() -> None:
+    """One cable from leaf1 to each of three spines; 1, 2 and 3 from them to leaf2: a third of the packets each."""
+    topology = load_fabric_text(
+        "uneven.yaml",
+        """
+name: uneven
+transport: rocev2
+routing: spray
+hosts: {count: 2, gpus: 1}
+switches:
+  leaf{1..2}: {ports: 16}
+  spine{1..3}: {ports: 16, tier: spine}
+cables:
+  - {from: n0.hca1, to: leaf1, rate: 100Gbps, length: 3m}
+  - {from: n1.hca1, to: leaf2, rate: 100Gbps, length: 3m}
+  - {from: leaf1, to: spine*, rate: 100Gbps, length: 3m}
+  - {from: leaf2, to: spine1, rate: 100Gbps, length: 3m}
+  - {from: leaf2, to: spine2, rate: 100Gbps, length: 3m, count: 2}
+  - {from: leaf2, to: spine3, rate: 100Gbps, length: 3m, count: 3}
+""",
+    )
+    path = SubnetManager(topology).flow_path(FlowKey(1, 2, 9))
+    assert len(path.ways) == 3 * 6
+    shares: dict[str, list[float]] = {}
+    for link, share in zip(path.links, path.shares, strict=True):
+        shares.setdefault(topology.links[link].src, []).append(round(share * 18))
+    assert shares["leaf1"] == [6, 6, 6]
+    assert [shares[f"spine{n}"] for n in (1, 2, 3)] == [[6], [3, 3], [2, 2, 2]]
 
 
 def test_adaptive_takes_the_least_loaded_cable() -> None:
@@ -76,19 +129,32 @@ def started(engine: str) -> tuple[SubnetState, int, int]:
     return (state, *far_pair(state.manager))
 
 
+def cycle_of(state: SubnetState, slid: int, dlid: int, label: int) -> int:
+    return len(state.manager.flow_path(FlowKey(slid, dlid, label)).ways)
+
+
+def test_bytes_by_way_must_be_as_many_as_the_flow_has_ways() -> None:
+    state, slid, dlid = started("spray")
+    with pytest.raises(RemoteProtocolError, match=r"counted \[1, 2\] bytes by way from LID 1 to \d+: that flow has 18"):
+        state.count(0, Counters([], [], 0, [SprayCounter(slid, dlid, 3, [1, 2])]))
+
+
 @pytest.mark.parametrize("engine", ["ecmp", "spray", "adaptive"])
 def test_bytes_are_booked_on_the_links_the_flow_was_given(engine: str) -> None:
     state, slid, dlid = started(engine)
     for label in range(1, 7):
         state.flow_start(0, FlowStart(label, slid, dlid, 1.0, label), now=0)
-        state.count(0, Counters([PairCounter(slid, dlid, 1000 + label, 1, 10, label)], [], 0))
+        dealt = []
+        if engine == "spray":  # the flow's first packet, by the first way of its cycle
+            dealt = [SprayCounter(slid, dlid, label, [1000 + label] + [0] * (cycle_of(state, slid, dlid, label) - 1))]
+        state.count(0, Counters([PairCounter(slid, dlid, 1000 + label, 1, 10, label)], [], 0, dealt))
     report = state.report(100)
     carried = {link.name: link.nbytes for link in report.links if link.src == "leaf1" and link.nbytes}
     assert sum(carried.values()) == sum(1000 + label for label in range(1, 7))
     assert report.routing == engine
     if engine == "adaptive":
         assert sorted(carried.values()) == [1000 + label for label in range(1, 7)]  # six flows, six cables
-    if engine == "ecmp":
+    if engine != "adaptive":
         expected: Counter[str] = Counter()
         for label in range(1, 7):
             link = uplink(state.manager, FlowKey(slid, dlid, label))
@@ -113,8 +179,8 @@ def test_after_a_sweep_no_flow_takes_a_dead_cable(engine: str) -> None:
     subnet.link_down(dead.name, 0)
     while (due := subnet.next_ns()) is not None:
         subnet.poll(due)
-    ways = {uplink(manager, FlowKey(slid, dlid, label, burst=label)) for label in range(400)}
-    assert len(ways) == 17 or engine == "adaptive"
+    ways = {uplink(manager, FlowKey(slid, dlid, label)) for label in range(400)}
+    assert len(ways) == 17
     assert dead.id not in ways
 
 

@@ -24,6 +24,7 @@ from fauxrdma.wire.fabric_messages import (
     PathAnswer,
     PortChange,
     RateGrant,
+    SprayCounter,
 )
 
 MESSAGES = [
@@ -62,6 +63,7 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "AddressVector": st.just(control_verbs.AddressVector(2, 1, 3, "fe80::1", True, 0, 4, 5, 6, 0, 0)),
         "HcaInfo": st.just(HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, [0, 1], "leaf1", 5)),
         "list[PairCounter]": st.just([]),
+        "list[SprayCounter]": st.just([SprayCounter(1, 2, 3, [4, 0])]),
         "list[LinkReport]": st.just([]),
         "list[PathAnswer]": st.just([PathAnswer(1, 2, True, 1, ["a->b"], 3, 4, "a->b")]),
         "list[PortChange]": st.just([PortChange(1, 4)]),

@@ -2,7 +2,7 @@
 
 - **ecmp**: by a hash of the flow, so that its packets stay in order (RFC 2992). RoCE v2 draws the UDP source port from
   the queue pair, for just this; every switch has a seed of its own, or all would choose alike.
-- **spray**: burst by burst the next port, from one that the hash gives. Spreads even a single flow.
+- **spray**: packet by packet the next port, from one that the hash gives (see `spray.py`). Spreads even a single flow.
 - **adaptive**: the port whose cable is the least loaded at the moment, the hash decides on a tie.
 """
 
@@ -30,13 +30,11 @@ def unloaded(link: int) -> float:
 @dataclass(frozen=True, slots=True)
 class FlowKey:
     """What a switch sees of a packet. LIDs stand for IP addresses, `label` (the sender's queue pair and the like) for
-    the UDP source port; the destination port and the protocol are the same for all. `burst` counts the flow's bursts,
-    which no switch hashes."""
+    the UDP source port; the destination port and the protocol are the same for all."""
 
     slid: int
     dlid: int
     label: int = 0
-    burst: int = 0
 
     def digest(self, seed: int, switch: int) -> int:
         """64 bits that depend on the 5-tuple, the fabric's seed and the switch."""
@@ -46,11 +44,10 @@ class FlowKey:
 
 
 def pick_port(engine: str, ports: Sequence[tuple[int, int]], flow: FlowKey, seed: int, switch: int, load: Load) -> int:
-    """One of `ports`, each given with the link that leaves by it, at switch number `switch`."""
+    """One of `ports`, each given with the link that leaves by it, at switch number `switch`; of spray, the first
+    packet's."""
     first = flow.digest(seed, switch) % len(ports)
-    if engine == "ecmp":
+    if engine != "adaptive":
         return ports[first][0]
-    if engine == "spray":
-        return ports[(first + flow.burst) % len(ports)][0]
     turned = [*ports[first:], *ports[:first]]
     return min(turned, key=lambda port: load(port[1]))[0]
