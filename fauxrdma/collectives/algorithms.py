@@ -22,7 +22,7 @@ from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.pxn import pxn_all_to_all
 from fauxrdma.collectives.rail_order import align_rails, common_rails
 from fauxrdma.collectives.recursive import halving_doubling_all_reduce, recursive_doubling_all_reduce
-from fauxrdma.collectives.request import Request
+from fauxrdma.collectives.request import FILE_PREFIX, Request
 from fauxrdma.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
 from fauxrdma.collectives.stepwise_rings import (
     bidirectional_ring_all_reduce,
@@ -308,17 +308,23 @@ def _of_operation(operation: str) -> dict[str, Builder]:
 
 @lru_cache(maxsize=512)
 def plan_for(request: Request, algorithm: str | None = None) -> Plan:
-    """The plan for `request` by `algorithm` (default: :data:`DEFAULTS`). Kept, as sizes repeat in training.
+    """The plan for `request` by `algorithm` (default: :data:`DEFAULTS`; ``file:PATH``: a file's, see docs/plans.md).
+    Kept, as sizes repeat in training.
 
-    Raises LocalProtocolError for an operation or algorithm there is not, or sizes that make no sense.
+    Raises LocalProtocolError for an operation or algorithm there is not, or sizes that make no sense; ConfigError for a
+    file that has a mistake.
     """
     algorithms = _of_operation(request.operation)
+    if not 0 <= request.root < request.world_size:
+        raise LocalProtocolError(f"{request.operation}: root {request.root} is not a rank of {request.world_size}")
+    if algorithm is not None and algorithm.startswith(FILE_PREFIX):
+        from fauxrdma.collectives.plan_file import plan_of_file  # brings a YAML parser, which others do not need
+
+        return plan_of_file(algorithm.removeprefix(FILE_PREFIX), request)
     build = algorithms.get(algorithm or DEFAULTS[request.operation])
     if build is None:
         name = request.operation.replace("_", "-")
         raise LocalProtocolError(f"there is no {name} algorithm {algorithm!r}: choose {', '.join(algorithms)}")
-    if not 0 <= request.root < request.world_size:
-        raise LocalProtocolError(f"{request.operation}: root {request.root} is not a rank of {request.world_size}")
     return build(request)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Counts", "Request"]
+__all__ = ["FILE_PREFIX", "Counts", "Request"]
+
+FILE_PREFIX = "file:"
+"""What an algorithm's name begins with when it is the path of a plan file."""
 
 Counts = int | tuple[int, ...] | tuple[tuple[int, ...], ...]
 

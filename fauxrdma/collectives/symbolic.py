@@ -163,6 +163,18 @@ class _World:
         rank, place = self.forwards.pop(number)
         self.give_back(place.peer, rank)
 
+    def run_in_turns(self) -> None:
+        """Go on until nobody can."""
+        moved = True
+        while moved:
+            moved = bool(self.forwards)
+            while self.forwards:
+                self.complete_forward(0)
+            for rank in range(self.plan.world_size):
+                while self.ready(rank):
+                    self.step(rank)
+                    moved = True
+
     def defect(self, rank: int, what: str) -> PlanDefect:
         return PlanDefect(
             f"{self.plan.name} of {self.plan.world_size}: rank {rank} at step {self.position[rank]} {what}"
@@ -188,19 +200,27 @@ def run_symbolically(
     """Play `plan` to its end and return the symbolic buffers and the counted traffic.
 
     `slots` staging slots per direction of each pair; credits return in batches of `credit_batch`. `choose(k)` picks
-    which of k possible moves comes next (default: always the first). Raises PlanDefect for a deadlock or a misuse.
+    which of k possible moves comes next (default: each rank in turn goes as far as it can). Raises PlanDefect for a
+    deadlock or a misuse.
     """
     world = _World(plan, slots, credit_batch)
-    pick = choose or (lambda k: 0)
+    if choose is None:
+        world.run_in_turns()
+    else:
+        _run_as_chosen(world, choose)
+    world.check_end()
+    return SymbolicResult(world.buffers, world.sent)
+
+
+def _run_as_chosen(world: _World, choose: Callable[[int], int]) -> None:
+    ranks = range(world.plan.world_size)
     while True:
-        runnable = [rank for rank in range(plan.world_size) if world.ready(rank)]
+        runnable = [rank for rank in ranks if world.ready(rank)]
         moves = len(runnable) + len(world.forwards)
         if not moves:
-            break
-        move = pick(moves)
+            return
+        move = choose(moves)
         if move < len(runnable):
             world.step(runnable[move])
         else:
             world.complete_forward(move - len(runnable))
-    world.check_end()
-    return SymbolicResult(world.buffers, world.sent)

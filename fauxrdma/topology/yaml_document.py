@@ -28,14 +28,16 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 class YamlDocument:
     """A parsed file. `data` is plain dicts, lists and scalars; `problem` makes a Problem from a path into it."""
 
-    def __init__(self, path: str, text: str | None = None) -> None:
-        """Read and parse; with `text`, that is what the file holds. Raises ConfigError: file missing or unreadable, not
-        YAML, not a mapping."""
+    def __init__(
+        self, path: str, text: str | None = None, expects: str = "a fabric needs name, hosts, switches, cables"
+    ) -> None:
+        """Read and parse; with `text`, that is what the file holds. `expects` says what would be in it. Raises
+        ConfigError: file missing or unreadable, not YAML, not a mapping."""
         self.path = path
         self._values = 0
         text = self._read() if text is None else text
         try:
-            self._root = _parse(text)
+            self._root = _parse(text, expects)
             self.data: dict[Any, Any] = self._plain(self._root, 0, (0, 0))
         except YamlRefused as refused:
             raise ConfigError(refused.problem.at(path)) from None
@@ -101,7 +103,7 @@ class YamlDocument:
         return Problem(line + 1, column + 1, message)
 
 
-def _parse(text: str) -> CommentedMap:
+def _parse(text: str, expects: str) -> CommentedMap:
     """The file's mapping. Raises YamlRefused for all else."""
     oddity = first_oddity(text)
     if oddity is not None:
@@ -117,7 +119,7 @@ def _parse(text: str) -> CommentedMap:
         raise YamlRefused(Problem(1, 1, f"not valid YAML: {' '.join(str(error).split())[:200]}")) from None
     if not isinstance(root, CommentedMap):
         found = "empty" if root is None else "not a mapping"
-        raise YamlRefused(Problem(1, 1, f"the file is {found}: a fabric needs name, hosts, switches, cables"))
+        raise YamlRefused(Problem(1, 1, f"the file is {found}: {expects}"))
     return root
 
 
