@@ -14,7 +14,7 @@ from fauxrdma.collectives.arithmetic import Array
 from fauxrdma.collectives.direct import check_counts
 from fauxrdma.collectives.request import Counts, Request
 from fauxrdma.communicator.arrays import apart, check_blocks, check_dtypes, flat_input, flat_output, put_back
-from fauxrdma.communicator.plan_runner import PlanRunner
+from fauxrdma.communicator.messenger import Messenger
 from fauxrdma.errors import LocalProtocolError
 
 __all__ = ["Communicator"]
@@ -22,7 +22,7 @@ __all__ = ["Communicator"]
 ArithmeticFactory = Callable[[str, np.dtype[Any], int], Arithmetic]
 
 
-class Communicator(PlanRunner):
+class Communicator(Messenger):
     """A group of `world_size` ranks that run collectives together; this process is rank `rank` of it.
 
     `store` is where the ranks leave their addresses for each other, under keys that begin with `prefix`; two

@@ -35,6 +35,9 @@ class Store(Protocol):
     def get(self, key: str) -> Any:
         """The bytes under `key`; blocks until there are some."""
 
+    def check(self, keys: list[str]) -> bool:
+        """Whether there are bytes under all of `keys`."""
+
 
 def ack_timeout_exponent(dilation: float) -> int:
     """The IB timeout exponent t for which 4.096 us x 2^t of fabric time is about 0.5 s of wall time (1..31).

@@ -53,6 +53,8 @@ class PlanRunner:
         self._lanes = lanes
         self._broken: str | None = None
         self._closed = False
+        self._store = store
+        self._prefix = prefix
         self._mesh = PeerMesh(
             rank, world_size, store, context=context, prefix=prefix, slots=slots, slot_bytes=slot_bytes
         )

@@ -23,6 +23,7 @@ __all__ = ["RendezvousStore"]
 _LENGTH = struct.Struct("<I")
 _HELLO = "fauxrdma-store-1"
 MAX_FRAME_BYTES = 1 << 20
+_NOT_SERVING = -1
 LEAVE_S = 10.0
 """How long rank 0 keeps serving, after it is done itself, for ranks that have not said goodbye (seconds)."""
 
@@ -99,6 +100,10 @@ class _Server:
                             self._changed.wait()
                         found = self._values.get(key)
                     _send(client, [found is not None, found or b""])
+                elif operation == "check":
+                    with self._changed:
+                        there = key in self._values
+                    _send(client, [True, b"1" if there else b""])
                 else:
                     return
         except (OSError, ConnectionError, ValueError, RemoteProtocolError):
@@ -215,6 +220,15 @@ class RendezvousStore:
     def get(self, key: str) -> bytes:
         """The value of `key`; blocks until it is set. Raises CollectiveError after the timeout."""
         return self._call("get", key, b"")
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of `keys` are set, without waiting."""
+        return all(self._call("check", key, b"") for key in keys)
+
+    def clone(self) -> RendezvousStore:
+        """Another connection to the same store, which blocking calls over this one do not hold up."""
+        host, _, port = self._where.rpartition(":")
+        return RendezvousStore(host, int(port), _NOT_SERVING, timeout_s=self._timeout_s)
 
     def close(self, *, leave_s: float = LEAVE_S) -> None:
         """Leave. Rank 0 goes on serving until the others have left, for at most `leave_s` seconds. Idempotent."""

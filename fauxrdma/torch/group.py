@@ -69,6 +69,10 @@ class Group(_ProcessGroup):
 
         self._sequence += 1
         self._thread.submit(run, work, synchronous=not getattr(opts, "asyncOp", True))
+        return self._remember(work)
+
+    def _remember(self, work: FauxrdmaWork) -> FauxrdmaWork:
+        """`work`, which belongs to the coalesced call if one is being made."""
         if self._started is not None:
             self._started.append(work)
         return work

@@ -15,6 +15,8 @@ from typing import Any
 from fauxrdma.communicator import process_statistics
 from fauxrdma.errors import CollectiveError, SetupError
 from fauxrdma.torch.collective_calls import CollectiveCalls
+from fauxrdma.torch.monitored_barrier import monitored_barrier
+from fauxrdma.torch.point_to_point_calls import PointToPointCalls
 
 __all__ = ["FauxrdmaProcessGroup", "create_process_group"]
 
@@ -42,7 +44,7 @@ def create_process_group(options: Any) -> FauxrdmaProcessGroup:
     return FauxrdmaProcessGroup(store, options.group_rank, options.group_size, options.timeout)
 
 
-class FauxrdmaProcessGroup(CollectiveCalls):
+class FauxrdmaProcessGroup(CollectiveCalls, PointToPointCalls):
     """A process group whose collectives run over queue pairs, in call order, on a thread of its own.
 
     `timeout` bounds each collective (wall time). Collectives raise CollectiveError through `Work.wait`; then the group
@@ -51,9 +53,19 @@ class FauxrdmaProcessGroup(CollectiveCalls):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(store, rank, size, timeout)
+        self._store = store
+        self._barriers = 0
         self._name = ""
         self._description = ""
         _groups.add(self)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False, **_: Any) -> None:
+        """Return when every rank has called it; else raise CollectiveError that names the first rank missing, or all
+        with `wait_all_ranks`."""
+        self._barriers += 1
+        seconds = (timeout or self._timeout).total_seconds()
+        prefix = f"fauxrdma/barrier{self._barriers}"
+        monitored_barrier(self._store, prefix, self.rank(), self.size(), seconds, wait_all_ranks=wait_all_ranks)
 
     # About the group.
 

@@ -53,10 +53,13 @@ class FauxrdmaWork(_Work):
         self._trigger: Any = None
         self._future: Any = None
 
-    def finish(self, error: BaseException | None) -> None:
-        """The collective has ended, with `error` or well. Called once."""
+    def finish(self, error: BaseException | None, source_rank: int | None = None) -> None:
+        """The operation has ended, with `error` or well; `source_rank` is where it came from, if that is known only
+        now. Called once."""
         with self._lock:
             self._error = error
+            if source_rank is not None:
+                self._source = source_rank
             self._finished.set()
             trigger = self._trigger
         if trigger is not None:
@@ -111,8 +114,10 @@ class FauxrdmaWork(_Work):
         return self._result
 
     def source_rank(self) -> int:
-        """The root of a broadcast; -1 for collectives without one."""
+        """The root of a broadcast, the sender of what was received; -1 for operations without one."""
         return self._source
+
+    _source_rank = source_rank
 
 
 class CommunicationThread:

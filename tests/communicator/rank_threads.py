@@ -30,6 +30,10 @@ class DictStore:
                 raise TimeoutError(f"{key} was never set")
             return self._values[key]
 
+    def check(self, keys: list[str]) -> bool:
+        with self._changed:
+            return all(key in self._values for key in keys)
+
 
 def open_communicator(
     lab: LocalLab, rank: int, world_size: int, store: Any, **options: Any

@@ -24,5 +24,5 @@ def test_every_collective_agrees_with_gloo(lab: LocalLab, world_size: int, tmp_p
         checks = [json.loads(line) for line in outcome.stdout.splitlines()]
         bad = [f"{c['check']}: {c['note']}" for c in checks if not c["ok"]]
         assert not bad, f"rank {rank}: " + "\n".join(bad)
-        assert len(checks) == 7 * 4 * 5 + 23, outcome.stderr
+        assert len(checks) == 7 * 4 * 5 + 29, outcome.stderr
         assert outcome.returncode == 0, outcome.stderr

@@ -11,6 +11,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -286,6 +287,74 @@ def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]
         dist.gather_object({"rank": rank}, gathered, 1, group=fabric)
         return mine == [f"for {rank}"] and gathered in (None, [{"rank": r} for r in range(n)])
 
+    def send_and_receive() -> bool:
+        right, left = (rank + 1) % n, (rank - 1) % n
+        for dtype, count in itertools.product((torch.float32, torch.bfloat16, torch.bool), (0, 6, 600_000)):
+            sent, got = make(count, torch.float32, rank).to(dtype), torch.zeros(count, dtype=dtype)
+            if rank % 2:
+                dist.recv(got, left, group=fabric)
+                dist.send(sent, right, group=fabric)
+            else:
+                dist.send(sent, right, group=fabric)
+                dist.recv(got, left, group=fabric)
+            if not same_bits(got, make(count, torch.float32, left).to(dtype)):
+                raise AssertionError(f"{dtype} {count}")
+        return True
+
+    def batches_in_any_order() -> bool:
+        large = 800_000
+        arrived = [torch.zeros(large) for _ in range(n)]
+        others = [r for r in range(n) if r != rank]
+        ops = [dist.P2POp(dist.isend, torch.full((large,), float(rank)), r, fabric) for r in others]
+        ops += [dist.P2POp(dist.irecv, arrived[r].reshape(1000, -1).t(), r, fabric) for r in others]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return all(bool((arrived[r] == r).all()) for r in others)
+
+    def tags_out_of_order_beside_collectives() -> bool:
+        if rank == 0:
+            works = [dist.isend(torch.full((100_000,), float(t)), n - 1, group=fabric, tag=t) for t in range(3)]
+        total = torch.ones(1000)
+        dist.all_reduce(total, group=fabric)
+        if rank == n - 1:
+            got = [torch.zeros(100_000) for _ in range(3)]
+            for tag in (1, 2, 0):
+                dist.recv(got[tag], 0, group=fabric, tag=tag)
+            return all(bool((g == t).all()) for t, g in enumerate(got))
+        if rank == 0:
+            for work in works:
+                work.wait()
+        return bool((total == n).all())
+
+    def from_any_source() -> bool:
+        if rank:
+            dist.send(torch.tensor([rank]), 0, group=fabric, tag=3)
+            return True
+        seen = {}
+        for _ in range(n - 1):
+            got = torch.zeros(1, dtype=torch.int64)
+            source = dist.recv(got, None, group=fabric, tag=3)
+            seen[source] = int(got)
+        return seen == {r: r for r in range(1, n)}
+
+    def futures_of_receives() -> bool:
+        if rank == 0:
+            dist.send(torch.arange(5.0), 1, group=fabric)
+        if rank == 1:
+            future = dist.irecv(torch.zeros(5), 0, group=fabric).get_future()
+            return torch.equal(future.then(lambda f: f.value()[0] * 2).wait(), torch.arange(5.0) * 2)
+        return True
+
+    def monitored_barriers() -> bool:
+        fabric.monitored_barrier()
+        if rank != n - 1:
+            try:
+                fabric.monitored_barrier(timedelta(seconds=1), wait_all_ranks=True)
+            except Exception as error:
+                return f"rank {n - 1} did not come within 1 s" in str(error)
+            return False
+        return True
+
     def refused_before_anything_is_sent() -> bool:
         calls: tuple[tuple[Callable[[], object], str], ...] = (
             (lambda: fabric._allgather_base(torch.ones(3), torch.ones(2)), "times as many elements"),
@@ -322,7 +391,9 @@ def others(fabric: dist.ProcessGroup) -> Iterator[tuple[str, Callable[[], bool]]
         broadcast, all_gather, all_gather_into_tensor, reduce_scatter, reduce_scatter_tensor, averages, not_contiguous,
         coalesced, short_forms, objects, async_in_order, callbacks_may_communicate, functional, reduce,
         gather_and_scatter, all_to_all, bits_of_integers, integer_averages_and_premultiplied_sums, uneven_lists,
-        coalescing_manager, scattered_objects, refused_before_anything_is_sent, subgroups,
+        coalescing_manager, scattered_objects, send_and_receive, batches_in_any_order,
+        tags_out_of_order_beside_collectives, from_any_source, futures_of_receives, monitored_barriers,
+        refused_before_anything_is_sent, subgroups,
     )  # fmt: skip
     for check in checks:
         yield check.__name__, check
