@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dilation", default="auto", metavar="auto|K", help="fabric time runs K times slower than wall"
     )
     parser.add_argument("--seed", type=int, default=0, help="for every random choice (default %(default)s)")
-    parser.add_argument("--routing", metavar="ENGINE", help="routing engine (default: the fabric's)")
+    parser.add_argument("--routing", metavar="ENGINE", help="as in fauxrdma run (default: the fabric's)")
     parser.add_argument(
         "--profile",
         default=DEFAULT_PROFILE,

@@ -72,8 +72,8 @@ RoutingOption = Annotated[
     typer.Option(
         "--routing",
         metavar="ENGINE",
-        help="Routing engine: minhop, updn, ftree or dfsssp; on RoCE fabrics ecmp, spray or adaptive.  [default: the "
-        "fabric's]",
+        help="Routing engine: minhop, updn, ftree or dfsssp; on RoCE fabrics ecmp, spray or adaptive. updn and ftree "
+        "take roots: updn:roots=spine1,spine2.  [default: the fabric's]",
         show_default=False,
     ),
 ]

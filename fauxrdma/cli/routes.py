@@ -40,7 +40,8 @@ def routes(
         typer.Option(
             "--routing",
             metavar="ENGINE",
-            help="minhop, updn, ftree or dfsssp. Default: the fabric's.",
+            help="minhop, updn, ftree or dfsssp; updn and ftree take roots: updn:roots=spine1,spine2. Default: the "
+            "fabric's.",
             show_default=False,
         ),
     ] = None,
@@ -61,6 +62,7 @@ def routes(
     Examples:
       fauxrdma routes seed-rail8 n0.gpu0 n1.gpu1
       fauxrdma routes fat-tree n0.hca1 n5.hca3 --nodes 6 --routing ftree
+      fauxrdma routes ring n0.hca1 n2.hca1 --nodes 4 --routing updn:roots=leaf1
       fauxrdma routes seed-rail8 n0.hca1 n1.hca2 --down leaf1->spine1:1
       fauxrdma routes seed-rail8 --all --nodes 8 --format json
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from fauxrdma.errors import ConfigError
 from fauxrdma.topology.building import SWITCH_LATENCY_NS, SWITCHING, PortRefused, PortsExhausted, TopologyBuilder
 from fauxrdma.topology.complaints import did_you_mean
 from fauxrdma.topology.graph import (
@@ -24,6 +25,7 @@ from fauxrdma.topology.patterns import (
     slip_in_range,
     switch_end,
 )
+from fauxrdma.topology.routing_choice import parse_routing
 from fauxrdma.topology.schema import CableForm, FabricForm
 from fauxrdma.topology.yaml_document import YamlDocument
 from fauxrdma.topology.yaml_scan import Loc, Problem
@@ -109,12 +111,17 @@ class FileAssembly:
         if self._problems:  # of the hosts
             return
         engines = ROUTING_ENGINES[form.transport]
-        if form.routing is not None and form.routing not in engines:
+        if form.routing is not None and form.routing.partition(":")[0] not in engines:
             self._complain(
                 ("routing",), f"{form.routing} is not for {form.transport}: it is one of {', '.join(engines)}"
             )
         for key in form.switches:
             self._add_switches(key)
+        if form.routing is not None:
+            try:
+                parse_routing(form.routing).check_roots(self._declared)
+            except ConfigError as error:
+                self._complain(("routing",), str(error))
         addresses = self._hosts * self._hcas + len(self._declared)
         if addresses > MAX_ADDRESSES:
             self._complain(

@@ -19,6 +19,7 @@ from typing import Any
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.topology.host_shape import HostShape
+from fauxrdma.topology.routing_choice import INFINIBAND, ROCEV2, ROUTING_ENGINES, parse_routing
 from fauxrdma.units import Rate
 
 __all__ = [
@@ -37,13 +38,6 @@ __all__ = [
 
 CUT_THROUGH = "cut-through"
 STORE_AND_FORWARD = "store-and-forward"
-INFINIBAND = "infiniband"
-ROCEV2 = "rocev2"
-ROUTING_ENGINES = {
-    INFINIBAND: ("minhop", "updn", "ftree", "dfsssp"),
-    ROCEV2: ("ecmp", "spray", "adaptive"),
-}
-"""What may compute the routes of a fabric, by its transport."""
 TIER_NAMES = ("leaf", "spine", "core")
 """What the tiers are called, by number."""
 
@@ -100,9 +94,9 @@ class Topology:
     `hosts` hosts of one `shape`; `active_gpus` says how many GPUs of each host the job uses (0..n-1).
     `switch_latency_ns` is the forwarding latency of every fabric switch, `switching` "cut-through" or
     "store-and-forward", `mtu` the payload bytes of a full packet. `transport` is "infiniband" or "rocev2", which makes
-    the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, None for the usual one. `islands` is how
-    many parts without a way between them the fabric is meant to have (planes, rails without spines): an HCA reaches
-    the others of its island.
+    the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, perhaps with roots (`parse_routing`), None for
+    the usual one. `islands` is how many parts without a way between them the fabric is meant to have (planes, rails
+    without spines): an HCA reaches the others of its island.
     """
 
     def __init__(
@@ -335,10 +329,16 @@ class Topology:
         engines = ROUTING_ENGINES.get(self.transport)
         if engines is None:
             raise ConfigError(f"{self.name}: transport must be {' or '.join(ROUTING_ENGINES)}, not {self.transport!r}")
-        if self.routing is not None and self.routing not in engines:
+        if self.routing is None:
+            return
+        if self.routing.partition(":")[0] not in engines:
             raise ConfigError(
                 f"{self.name}: routing {self.routing!r} is not for {self.transport}: it is one of {', '.join(engines)}"
             )
+        try:
+            parse_routing(self.routing).check_roots(node.name for node in self.switches())
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
 
     def _check_direction(self, link: Link) -> None:
         other = self.links[link.reverse] if 0 <= link.reverse < len(self.links) else None

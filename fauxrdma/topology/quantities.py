@@ -1,4 +1,5 @@
 """Quantities as pydantic fields: text with a unit in the file, a number in the form, and a guess at what was meant.
+And the routing engine, text that has a form of its own.
 
 The JSON schema of each is a string with the pattern that `fauxrdma.units` reads, so editors refuse bare numbers too.
 """
@@ -12,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, WithJsonSchema
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.routing_choice import ENGINE_NAMES, ROOTED_ENGINES, parse_routing
 from fauxrdma.units import (
     LENGTH_PATTERN,
     RATE_PATTERN,
@@ -23,7 +25,7 @@ from fauxrdma.units import (
     parse_time_ns,
 )
 
-__all__ = ["MTUS", "LengthField", "MtuField", "RateField", "TimeField"]
+__all__ = ["MTUS", "LengthField", "MtuField", "RateField", "RoutingField", "TimeField"]
 
 T = TypeVar("T")
 
@@ -118,3 +120,20 @@ MtuField = Annotated[
     _text(r"^\s*((256|512|1024|2048|4096)\s*B|[124]\s*KiB)\s*$", *(f"{mtu}B" for mtu in MTUS)),
 ]
 """In bytes."""
+
+
+def _is_routing(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            parse_routing(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+    return value  # what is no text is refused as such
+
+
+RoutingField = Annotated[
+    str,
+    BeforeValidator(_is_routing),
+    _text(f"^({'|'.join(ENGINE_NAMES)})$|^({'|'.join(ROOTED_ENGINES)}):roots=.+$", "ftree", "updn:roots=spine1,spine2"),
+]
+"""As `parse_routing` reads it."""

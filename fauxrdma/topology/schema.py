@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from fauxrdma.topology.quantities import LengthField, MtuField, RateField, TimeField
+from fauxrdma.topology.quantities import LengthField, MtuField, RateField, RoutingField, TimeField
 
 __all__ = ["CableForm", "FabricForm", "Form", "HostsForm", "Key", "SwitchForm", "json_schema", "keys"]
 
@@ -117,10 +117,10 @@ class FabricForm(Form):
     transport: Literal["infiniband", "rocev2"] = Field(
         default="infiniband", description="What the fabric speaks; rocev2 makes the HCAs' ports Ethernet."
     )
-    routing: Literal["minhop", "updn", "ftree", "dfsssp", "ecmp", "spray", "adaptive"] | None = Field(
+    routing: RoutingField | None = Field(
         default=None,
         description="What computes the routes: minhop, updn, ftree or dfsssp on InfiniBand; ecmp, spray or adaptive on "
-        "rocev2. None: the usual one.",
+        "rocev2. updn and ftree take roots, the switches at the top: updn:roots=spine1,spine2. None: the usual one.",
     )
     switching: Literal["cut-through", "store-and-forward"] | None = Field(
         default=None,

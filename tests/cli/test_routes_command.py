@@ -65,6 +65,7 @@ def test_what_cannot_be_routed_is_one_line_and_a_code(cli: Any) -> None:
         (["seed-rail8", "n0.hca1", "n1.hca1", "--down", "leaf1->spine3"], 2, "no cable 'leaf1->spine3'"),
         (["seed-rail8", "n0.hca1", "n1.hca1", "--down", "n1.hca1"], 4, "no route from n0.hca1 to n1.hca1"),
         (["seed-rail8", "n0.hca1", "n1.hca1", "--routing", "best"], 2, "routing engine 'best'"),
+        (["seed-rail8", "n0.hca1", "n1.hca1", "--routing", "updn:roots=top"], 2, "roots=top of updn: there is no such"),
     ):
         done = cli("routes", *arguments)
         assert (done.returncode, done.stdout) == (code, ""), arguments

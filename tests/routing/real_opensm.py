@@ -88,6 +88,13 @@ def run_opensm(topology: Topology, engine: str, folder: Path, *options: str) -> 
     return result
 
 
+def root_file(graph: SwitchGraph, switches: list[str], folder: Path) -> str:
+    """The path of a file that says which switches are roots, for OpenSM's option -a."""
+    path = folder / "roots"
+    path.write_text("".join(f"0x{node_guid(graph.switch_lids[graph.number[name]]):016x}\n" for name in switches))
+    return str(path)
+
+
 def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folder: Path, *options: str) -> OpenSm:
     (folder / "net").write_text(net_file(topology, nodes))
     lines = []

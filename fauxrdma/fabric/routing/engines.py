@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes, sssp
 from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES
 from fauxrdma.fabric.routing.fat_tree import NotAFatTree
@@ -15,10 +14,11 @@ from fauxrdma.fabric.routing.minhop import minhop
 from fauxrdma.fabric.routing.routes import Routes
 from fauxrdma.fabric.routing.switch_graph import NO_PORT, SwitchGraph
 from fauxrdma.fabric.routing.updn import NO_ROOTS, updn
+from fauxrdma.topology.routing_choice import ENGINE_NAMES, RoutingChoice, parse_routing
 
 __all__ = ["ENGINES", "compute_routes"]
 
-ENGINES = ("minhop", "updn", "ftree", "dfsssp", *ETHERNET_ENGINES)
+ENGINES = ENGINE_NAMES
 """The engines by name: OpenSM's, then those of Ethernet switches."""
 
 
@@ -31,20 +31,22 @@ def compute_routes(
 ) -> Routes:
     """The routes of a fabric; minhop's, with messages that say why, where the wanted engine cannot serve it.
 
+    `engine`: as `parse_routing` reads it, which raises ConfigError; on an island without any of the roots the engine
+    finds its own.
     `previous`: the routes before links failed; entries that are still as good stay as they are (of ftree and dfsssp:
     those whose way is whole). `data_lanes`: how many each port has, for dfsssp. Islands are routed one by one, as by
-    subnet managers of their own. Raises ConfigError for an engine that does not exist.
+    subnet managers of their own.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"unknown routing engine {engine!r}: it is one of {', '.join(ENGINES)}")
-    if engine in ETHERNET_ENGINES:
-        return Routes(graph, engine, minhop(graph, previous), seed=seed)
+    choice = parse_routing(engine)
+    choice.check_roots(graph.switches)
+    if choice.engine in ETHERNET_ENGINES:
+        return Routes(graph, choice.engine, minhop(graph, previous), seed=seed)
     islands = graph.islands()
     if len(islands) == 1:
-        return _route(graph, engine, previous, data_lanes)
+        return _route(graph, choice, previous, data_lanes)
     before = previous.parts if previous is not None else (None,) * len(islands)
-    parts = [_route(island, engine, old, data_lanes) for island, old in zip(islands, before, strict=True)]
-    return _joined(graph, engine, parts)
+    parts = [_route(island, choice, old, data_lanes) for island, old in zip(islands, before, strict=True)]
+    return _joined(graph, choice.engine, parts)
 
 
 def _joined(graph: SwitchGraph, asked: str, parts: list[Routes]) -> Routes:
@@ -58,17 +60,19 @@ def _joined(graph: SwitchGraph, asked: str, parts: list[Routes]) -> Routes:
     return Routes(graph, " and ".join(engines), ports, asked=asked, messages=messages, lanes=lanes, parts=tuple(parts))
 
 
-def _route(graph: SwitchGraph, engine: str, previous: Routes | None, data_lanes: int) -> Routes:
+def _route(graph: SwitchGraph, choice: RoutingChoice, previous: Routes | None, data_lanes: int) -> Routes:
     """The routes of one island."""
     failed: tuple[str, ...] = ()
+    engine = choice.engine
+    roots = [graph.number[name] for name in choice.roots_among(graph.switches)] or None
     if engine == "updn":
-        ports = updn(graph, previous)
+        ports = updn(graph, previous, roots)
         if ports is not None:
             return Routes(graph, "updn", ports)
         failed = (NO_ROOTS, "ucast_mgr_route: updn: cannot build lid matrices")
     elif engine == "ftree":
         try:
-            return Routes(graph, "ftree", keep_whole_ways(graph, ftree(graph), previous))
+            return Routes(graph, "ftree", keep_whole_ways(graph, ftree(graph, roots), previous))
         except NotAFatTree as reason:
             failed = (*reason.lines, "ucast_mgr_route: ftree: cannot build lid matrices")
     elif engine == "dfsssp":

@@ -1,12 +1,14 @@
 """updn: shortest paths that never go up again after they have gone down, so that no credit loop can close.
 
-As OpenSM's osm_ucast_updn.c. **Roots** are found by counting: a switch is one when more than 90 % of all HCAs are
-the same number of hops away from it, and no other distance has more than 5 %. **Ranks** are hops from the nearest root.
-A cable leads up to the end of lower rank; between equal ranks to the one with the smaller GUID (here: number), except
-that between two roots both ways are up. Ties are broken as in minhop.
+As OpenSM's osm_ucast_updn.c. **Roots** that are not given are found by counting: a switch is one when more than 90 % of
+all HCAs are the same number of hops away from it, and no other distance has more than 5 %. **Ranks** are hops from the
+nearest root. A cable leads up to the end of lower rank; between equal ranks to the one with the smaller GUID (here:
+number), except that between two roots both ways are up. Ties are broken as in minhop.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,13 +22,14 @@ __all__ = ["NO_ROOTS", "find_roots", "updn"]
 NO_ROOTS = "updn_lid_matrices: disabling UPDN algorithm, no root nodes were found"
 
 
-def updn(graph: SwitchGraph, previous: Routes | None = None) -> PortArray | None:
-    """Forwarding tables as `minhop` gives them, or None when no switch is a root."""
-    roots = find_roots(graph)
-    if not roots:
+def updn(graph: SwitchGraph, previous: Routes | None = None, roots: Sequence[int] | None = None) -> PortArray | None:
+    """Forwarding tables as `minhop` gives them, or None when no switch is a root. `roots`: their numbers; None: find
+    them."""
+    top = find_roots(graph) if roots is None else list(roots)
+    if not top:
         return None
     start = np.zeros((len(graph.switches), 1), dtype=np.bool_)
-    start[roots] = True
+    start[top] = True
     rank = spread(graph.peers, start)[:, 0].astype(np.int32)
     return assign_by_load(graph, UpDownWays(graph.peers, rank).usable_ports, previous)
 

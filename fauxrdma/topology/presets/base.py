@@ -12,7 +12,7 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.topology.building import SWITCH_LATENCY_NS, SWITCHING, TopologyBuilder
 from fauxrdma.topology.graph import INFINIBAND, ROUTING_ENGINES, Topology
 from fauxrdma.topology.host_shape import GPUS_PER_HCA, HostShape
-from fauxrdma.topology.presets.options import length, on_off, one_of, one_word, option, rate_or_on_off, whole
+from fauxrdma.topology.presets.options import length, on_off, one_of, one_word, option, rate_or_on_off, routing, whole
 from fauxrdma.topology.presets.speeds import Speed
 from fauxrdma.units import Rate
 
@@ -45,7 +45,7 @@ class HostOptions:
     )  # fmt: skip
     routing: str = option(
         _USUAL, "what computes the routes: minhop, updn, ftree, dfsssp; on rocev2 ecmp, spray, adaptive",
-        one_word(_USUAL, *(engine for engines in ROUTING_ENGINES.values() for engine in engines)),
+        routing(_USUAL),
     )  # fmt: skip
 
     def shape(self, speed: Speed) -> HostShape:

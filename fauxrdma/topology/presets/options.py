@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.routing_choice import ENGINE_NAMES, ROOTED_ENGINES, parse_routing
 from fauxrdma.units import Rate, parse_length_m, parse_rate
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "parse_options",
     "rate_or_on_off",
     "ratio",
+    "routing",
     "shown",
     "whole",
 ]
@@ -83,6 +85,22 @@ def one_word(*words: str) -> Parser:
     def parse(text: str) -> str:
         if text not in words:
             raise ConfigError(f"one of {', '.join(words)}{_close(text, words)}")
+        return text
+
+    return parse
+
+
+def routing(usual: str) -> Parser:
+    """A routing engine, perhaps with roots (`parse_routing`), or the word `usual`."""
+    word = one_word(usual, *ENGINE_NAMES)
+
+    def parse(text: str) -> str:
+        if ":" not in text:
+            return str(word(text))
+        try:
+            parse_routing(text)
+        except ConfigError:
+            raise ConfigError(f"an engine, or {' or '.join(ROOTED_ENGINES)} with :roots=SWITCH+SWITCH...") from None
         return text
 
     return parse
