@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fauxrdma.cli.options import Format, FormatOption, GpusOption, NodesOption, RoutingOption, SeedOption
+from fauxrdma.cli.options import (
+    Format,
+    FormatOption,
+    GpusOption,
+    NodesOption,
+    OnNodesOption,
+    PlacementOption,
+    RoutingOption,
+    SeedOption,
+)
 from fauxrdma.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fauxrdma.collectives.selector import Selector
 
 __all__ = ["plan"]
 
@@ -37,9 +43,16 @@ def plan(
         bool, typer.Option("--show", help="One plan instead: its messages, rails crossed, bytes per link.")
     ] = False,
     size: Annotated[str, typer.Option("--size", metavar="SIZE", help="The size that --show shows.")] = "1M",
-    algorithm: Annotated[
-        str, typer.Option("--algorithm", metavar="NAME|auto", help="What --show shows; auto is the fastest.")
-    ] = "auto",
+    algorithms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--algorithm",
+            metavar="NAME|file:PATH",
+            help="Compare only these; may be repeated. A file (docs/plans.md) alone is compared with all. --show shows "
+            "the fastest.  [default: all]",
+            show_default=False,
+        ),
+    ] = None,
     rank: Annotated[
         int | None, typer.Option("--rank", min=0, help="With --show: the steps of this rank, too.", show_default=False)
     ] = None,
@@ -47,6 +60,8 @@ def plan(
         str,
         typer.Option("--intra-node", metavar="hca|nvlink", help="What ranks of one node talk over."),
     ] = "hca",
+    placement: PlacementOption = "block",
+    on_nodes: OnNodesOption = None,
     routing: RoutingOption = None,
     seed: SeedOption = 0,
     plot: Annotated[
@@ -67,31 +82,36 @@ def plan(
       fauxrdma plan all_reduce superpod --nodes 4 --gpus 8 --intra-node nvlink --plot choice.svg
       fauxrdma plan all_to_all seed-rail8 --gpus 4 --show --algorithm direct --size 64K --plot messages.svg
       fauxrdma plan all_reduce fat-tree --show --algorithm ring --rank 0 --format json
+      fauxrdma plan all_reduce seed-rail8 --gpus 4 --placement cyclic -b 1M -e 64M
+      fauxrdma plan all_reduce fat-tree --algorithm file:examples/plans/ring_all_reduce.yaml
     """
     from fauxrdma.cli.plan_output import print_selection, print_shown
     from fauxrdma.collectives.rank_paths import RankPaths
+    from fauxrdma.collectives.request import FILE_PREFIX
     from fauxrdma.collectives.selector import Selector
     from fauxrdma.fabric.subnet import SubnetManager
     from fauxrdma.topology.loading import load_topology
-    from fauxrdma.topology.rank_places import block_places
+    from fauxrdma.topology.placement import choose_placement
+    from fauxrdma.topology.placement.choosing import parse_nodes
     from fauxrdma.units import parse_byte_count
 
     topology = load_topology(fabric, nodes, gpus).with_routing(routing)
-    places = block_places(topology, nodes, gpus)
+    own_nodes = parse_nodes(on_nodes) if on_nodes is not None else None
+    places = choose_placement(placement, topology, gpus, on_nodes=own_nodes, seed=seed).places
     selector = Selector(RankPaths(SubnetManager(topology, seed), places, intra_node))
     if rank is not None and rank >= len(places):
         raise ConfigError(f"--rank {rank}: there are ranks 0..{len(places) - 1}")
-    if show:
-        print_shown(selector, operation, _named(selector, operation, algorithm, parse_byte_count(size)),
-                    parse_byte_count(size), rank, plot, format_)  # fmt: skip
+    named = algorithms or []
+    if not show:
+        if rank is not None:
+            raise ConfigError("--rank goes with --show")
+        if all(name.startswith(FILE_PREFIX) for name in named):
+            named = [*selector.algorithms(operation), *named]
+        print_selection(selector.table(operation, _sizes(first, last, factor), named), selector, plot, format_)
         return
-    if algorithm != "auto" or rank is not None:
-        raise ConfigError("--algorithm and --rank go with --show; without it all algorithms are compared")
-    print_selection(selector.table(operation, _sizes(first, last, factor)), selector, plot, format_)
-
-
-def _named(selector: Selector, operation: str, algorithm: str, nbytes: int) -> str:
-    return selector.compare(operation, nbytes).algorithm if algorithm == "auto" else algorithm
+    nbytes = parse_byte_count(size)
+    chosen = named[0] if len(named) == 1 else selector.compare(operation, nbytes, named or None).algorithm
+    print_shown(selector, operation, chosen, nbytes, rank, plot, format_)
 
 
 def _sizes(first: str, last: str, factor: int) -> list[int]:

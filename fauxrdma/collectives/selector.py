@@ -19,6 +19,7 @@ from fauxrdma.collectives.candidates import LANES, SLOT_BYTES, Ranks, request_of
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.rank_paths import RankPaths
+from fauxrdma.collectives.request import FILE_PREFIX
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 
 __all__ = ["Choice", "Crossover", "SelectionTable", "Selector", "rounded_size"]
@@ -106,29 +107,34 @@ class Selector:
             self._choices[key] = self.compare(operation, nbytes)
         return self._choices[key]
 
-    def compare(self, operation: str, nbytes: int) -> Choice:
-        """As `choose`, for exactly this size and computed anew."""
+    def compare(self, operation: str, nbytes: int, algorithms: Sequence[str] | None = None) -> Choice:
+        """As `choose`, for exactly this size and computed anew; of `algorithms` (among them ``file:PATH``), by default
+        all that these ranks have."""
         predicted: dict[str, int] = {}
         unusable: dict[str, str] = {}
-        request = request_of(operation, nbytes, self.ranks)
-        for name in algorithms_for(request):
+        for name in self.algorithms(operation) if algorithms is None else algorithms:
             try:
-                predicted[name] = fabric_cost(plan_for(request, name), 1, self.paths).predicted_ns
+                predicted[name] = self.cost(operation, name, nbytes).predicted_ns
             except FabricUnhealthy as error:
                 unusable[name] = str(error)
         if not predicted:
             raise FabricUnhealthy(f"no algorithm can do {operation} here: {next(iter(unusable.values()))}")
         return Choice(operation, nbytes, min(predicted, key=predicted.__getitem__), predicted, unusable)
 
-    def table(self, operation: str, sizes: Sequence[int]) -> SelectionTable:
+    def table(self, operation: str, sizes: Sequence[int], algorithms: Sequence[str] | None = None) -> SelectionTable:
         """The choices for `sizes`, each computed for exactly that size."""
-        return SelectionTable(operation, tuple(self.compare(operation, size) for size in sizes))
+        return SelectionTable(operation, tuple(self.compare(operation, size, algorithms) for size in sizes))
+
+    def algorithms(self, operation: str) -> list[str]:
+        """The names of the algorithms that these ranks have. Raises ConfigError for an unknown operation."""
+        return algorithms_for(request_of(operation, 1, self.ranks))
 
     def plan(self, operation: str, algorithm: str, nbytes: int) -> Plan:
-        """The plan of one algorithm, in bytes. Raises ConfigError for one that these ranks do not have."""
+        """The plan of one algorithm, in bytes. Raises ConfigError for one that these ranks do not have, or a mistake in
+        a file."""
         request = request_of(operation, nbytes, self.ranks)
         names = algorithms_for(request)
-        if algorithm not in names:
+        if algorithm not in names and not algorithm.startswith(FILE_PREFIX):
             raise ConfigError(
                 f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(names)}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.rank_places import block_places
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "plans"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -68,6 +70,32 @@ def test_algorithms_without_a_path_are_told(cli: Any) -> None:
     assert cli("plan", "all_to_all", "rail-only", "--gpus", "2").returncode == 4
 
 
+def test_a_plan_from_a_file_beside_the_others(cli: Any) -> None:
+    path = EXAMPLES / "ring_all_reduce.yaml"
+    own = ("--algorithm", f"file:{path}")
+    done = cli(
+        "plan", "all_reduce", "single-switch", "--nodes", "3", "-b", "48M", "-e", "48M", *own, "--format", "json"
+    )
+    predicted = json.loads(done.stdout)["sizes"][0]["predicted_ns"]
+    assert predicted[f"file:{path}"] == pytest.approx(predicted["ring"], rel=0.02)
+    assert "double-tree" in predicted
+    two = cli("plan", "all_reduce", "single-switch", *own, "--algorithm", "ring", "-e", "8", "--format", "json")
+    assert list(json.loads(two.stdout)["sizes"][0]["predicted_ns"]) == [f"file:{path}", "ring"]
+    shown = cli("plan", "all_reduce", "single-switch", "--nodes", "3", *own, "--show")
+    assert f"1 MiB by file:{path} on single-switch: 3 ranks" in shown.stdout
+    assert cli("plan", "broadcast", "single-switch", *own).stderr.endswith("is for all_reduce, not for broadcast\n")
+
+
+def test_placement_decides_what_crosses_rails(cli: Any) -> None:
+    crossing = {}
+    for placement in ("block", "cyclic"):
+        show = ("--show", "--algorithm", "ring", "--placement", placement, "--format", "json")
+        crossing[placement] = json.loads(cli("plan", "all_reduce", "seed-rail8", "--gpus", "2", *show).stdout)
+    # In blocks the ring changes the HCA at every rank; dealt out in turn, only where it begins again.
+    assert crossing["block"]["across_rails"] == 4 * crossing["cyclic"]["across_rails"] / 2
+    assert crossing["cyclic"]["places"][1] == {"node": 1, "gpu": 0, "hca": 1}
+
+
 def test_one_plan_shown(cli: Any) -> None:
     show = ("--show", "--algorithm", "direct", "--size", "64K", "--rank", "1")
     done = cli("plan", "all_to_all", "seed-rail8", "--gpus", "2", *show, "--plot", "messages.svg")
@@ -109,7 +137,9 @@ def test_one_plan_as_json(cli: Any) -> None:
         (("all_reduce", "fat-treee"), "did you mean 'fat-tree'"),
         (("all_reduce", "fat-tree", "-b", "1M", "-e", "8"), "1M to 8 is none"),
         (("all_reduce", "fat-tree", "-b", "8 apples"), "'8 apples' is not a size"),
-        (("all_reduce", "fat-tree", "--algorithm", "ring"), "go with --show"),
+        (("all_reduce", "fat-tree", "--rank", "0"), "--rank goes with --show"),
+        (("all_reduce", "fat-tree", "--algorithm", "file:none.yaml"), "none.yaml: no such file"),
+        (("all_reduce", "fat-tree", "--placement", "cycle"), "unknown placement 'cycle'"),
         (("all_reduce", "fat-tree", "--show", "--algorithm", "rung"), "no algorithm 'rung' for all_reduce"),
         (("all_reduce", "fat-tree", "--show", "--rank", "9"), "there are ranks 0..1"),
         (("all_reduce", "fat-tree", "--intra-node", "pipe"), "hca or nvlink, not 'pipe'"),
