@@ -1,10 +1,11 @@
-"""`fauxrdma compare`: the same job on several fabrics, in one table, a JSON file and an HTML report."""
+"""`fauxrdma compare`: a job over fabrics, transports, placements and algorithms, in one table, a JSON file and an HTML
+report."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,10 +19,17 @@ from fauxrdma.cli.options import (
     LogDirOption,
     MasterPortOption,
     NodesOption,
+    OnNodesOption,
     ProfileOption,
     RoutingOption,
     SeedOption,
 )
+from fauxrdma.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fauxrdma.report.results import Comparison
 
 __all__ = ["compare"]
 
@@ -38,6 +46,43 @@ def compare(
     ],
     nodes: NodesOption = 2,
     gpus: GpusOption = 1,
+    placement: Annotated[
+        str,
+        typer.Option(
+            "--placement",
+            metavar="HOW,...",
+            help="Which rank sits where: block, cyclic, rail-aligned, random[:SEED], or files with a line "
+            "`node gpu [hca]` for each rank.",
+        ),
+    ] = "block",
+    on_nodes: OnNodesOption = None,
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            "--transport",
+            metavar="NAME,...",
+            help="infiniband, rocev2 or both.  [default: the fabric's]",
+            show_default=False,
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm",
+            metavar="NAME,...",
+            help="What collectives use (FAUXRDMA_ALGO): ring, hierarchical, auto, ...  [default: the ranks' choice]",
+            show_default=False,
+        ),
+    ] = None,
+    script: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--script",
+            metavar="'SCRIPT ARGS'",
+            help="A script beside that after --; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
@@ -58,52 +103,84 @@ def compare(
     DIST_BACKEND. If its rank 0 prints a last line of name=value pairs (loss=0.12 steps=55), they become rows of the
     table; steps gives the time per step.
 
+    With several placements, transports, algorithms or scripts, every one is run with every other, and the table has a
+    row for each combination. What cannot be is refused before anything starts.
+
     \b
     Examples:
       fauxrdma compare seed-rail8 fat-tree --nodes 2 --gpus 2 -- examples/train_digits.py
       fauxrdma compare fat-tree fat-tree:ndr my-fabric.yaml --nodes 4 -- train.py --epochs 2
       fauxrdma compare seed-rail8 seed-two-switch --format json -- examples/train_digits.py | jq .verdict
+      fauxrdma compare seed-rail8 --gpus 2 --placement block,cyclic,rail-aligned -- train.py
+      fauxrdma compare seed-rail8 fat-tree --gpus 2 --transport infiniband,rocev2 --algorithm ring,hierarchical \\
+        --script "train.py --batch 32" --script "train.py --batch 256"
     """
-    from rich.text import Text
-
-    from fauxrdma.cli.job import JobSpec, check_job, common_dilation, run_on_fabric
+    from fauxrdma.cli.combinations import Axes, check_all, combine, split_list
+    from fauxrdma.cli.job import JobSpec, run_on_fabric
     from fauxrdma.cli.output import console
     from fauxrdma.cli.progress import make_progress
-    from fauxrdma.errors import ConfigError
     from fauxrdma.report.files import check_writable, compare_runs, write_report
-    from fauxrdma.report.table import comparison_table
+    from fauxrdma.topology.placement.choosing import parse_nodes
 
-    repeated = sorted({fabric for fabric in fabrics if fabrics.count(fabric) > 1})
-    if repeated:
-        raise ConfigError(f"{repeated[0]} is given twice: a fabric is compared with others, not with itself")
-    spec = JobSpec(
-        context.obj or [],
+    commands = [context.obj] if context.obj else []
+    commands += [_words(text) for text in script or []]
+    base = JobSpec(
+        commands[0] if commands else [],
+        fabrics[0],
         nodes,
         gpus,
         clock.value,
         dilation,
         seed,
-        profile,
-        log_dir,
+        profile=profile,
+        log_dir=log_dir,
         master_port=master_port,
         routing=routing,
+        on_nodes=parse_nodes(on_nodes) if on_nodes is not None else None,
     )
-    topologies = check_job(spec, fabrics)
+    axes = Axes(
+        commands or [[]],
+        fabrics,
+        split_list("--transport", transport) or [None],
+        split_list("--placement", placement),
+        split_list("--algorithm", algorithm) or [None],
+    )
+    jobs = check_all(combine(base, axes))
     check_writable(output)
-    spec = replace(spec, dilation=common_dilation(spec, list(topologies.values())))
-    with make_progress(fabrics, verbose) as progress:
-        runs = [run_on_fabric(spec, fabric, progress) for fabric in fabrics]
+    with make_progress([job.spec.called for job in jobs], verbose) as progress:
+        runs = [run_on_fabric(job.spec, progress) for job in jobs]
     comparison = compare_runs(runs)
-    json_path, html_path = write_report(comparison, topologies, output)
+    json_path, html_path = write_report(comparison, {job.spec.called: job.topology for job in jobs}, output)
     if format_ is Format.JSON:
         print(comparison.model_dump_json(indent=2))
         return
-    out = console()
+    print_comparison(comparison, console())
+    print(f"report: {html_path}   data: {json_path}")
+
+
+def print_comparison(comparison: Comparison, out: Console) -> None:
+    """The table, the notes and the verdict."""
+    from rich.text import Text
+
+    from fauxrdma.report.dimensions import is_product
+    from fauxrdma.report.notes import common_notes
+    from fauxrdma.report.product_table import product_table
+    from fauxrdma.report.table import comparison_table
+
+    runs = comparison.runs
     out.print()
-    out.print(comparison_table(runs))
-    for run in runs:
-        for note in run.notes:
-            out.print(Text.assemble(("note ", "bold red"), f"{run.fabric}: {note}"))
+    out.print(product_table(runs) if is_product(runs) else comparison_table(runs))
+    for who, note in common_notes(runs):
+        out.print(Text.assemble(("note ", "bold red"), f"{who}: {note}"))
     if comparison.verdict:
         out.print(Text(f"\n{comparison.verdict}\n", style="bold"))
-    print(f"report: {html_path}   data: {json_path}")
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--script {text!r}: {error}") from None
+    if not words:
+        raise ConfigError("--script is empty: write it as --script 'train.py --epochs 2'")
+    return words

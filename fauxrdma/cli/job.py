@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fauxrdma.cli.progress import Progress
+from fauxrdma.collectives.algorithms import ALGORITHMS, algorithms_for
+from fauxrdma.collectives.request import Request
+from fauxrdma.communicator.settings.algorithm_rules import ALGO_VARIABLE, parse_own_algo
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.dilation import choose_dilation
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
@@ -16,18 +19,21 @@ from fauxrdma.report.building import RunInputs, build_run
 from fauxrdma.report.results import RunResult
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.topology.graph import Topology
-from fauxrdma.topology.loading import is_fabric_file, load_topology
+from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transport
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.topology.placement.choosing import BLOCK
+from fauxrdma.topology.rank_places import ranks_by_node
 
-__all__ = ["JobSpec", "check_job", "common_dilation", "run_on_fabric"]
+__all__ = ["CheckedJob", "JobSpec", "check_job", "common_dilation", "run_on_fabric"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What to run and how; the same for every fabric it is run on."""
+    """What to run, where and how. `fabric` is as the user typed it; `name` is what the run is called beside others
+    (default: the fabric)."""
 
     command: list[str]
+    fabric: str
     nodes: int
     gpus: int
     clock: str
@@ -40,14 +46,27 @@ class JobSpec:
     routing: str | None = None
     placement: str = BLOCK
     on_nodes: list[int] | None = None
+    transport: str | None = None
+    algorithm: str | None = None
+    name: str = ""
 
-    def placed_on(self, topology: Topology) -> Placement:
-        """Where the ranks sit on a fabric. Raises ConfigError."""
-        return choose_placement(self.placement, topology, self.gpus, on_nodes=self.on_nodes, seed=self.seed)
+    @property
+    def called(self) -> str:
+        """The name, or what stands for it."""
+        return self.name or self.fabric
 
 
-def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
-    """Find what is wrong with the input before any process is started. Returns the fabrics' topologies."""
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """A job that can be run, the fabric it is run on and where its ranks sit."""
+
+    spec: JobSpec
+    topology: Topology
+    placement: Placement
+
+
+def check_job(spec: JobSpec) -> CheckedJob:
+    """Find what is wrong with the input before any process is started. Raises ConfigError."""
     resolve_command(spec.command)
     if spec.dilation != "auto":
         try:
@@ -55,35 +74,52 @@ def check_job(spec: JobSpec, fabrics: Sequence[str]) -> dict[str, Topology]:
         except ValueError:
             raise ConfigError(f"--dilation must be auto or a number, got {spec.dilation!r}") from None
     hca_rate = parse_profile(spec.profile or DEFAULT_PROFILE).port_rate
-    topologies = {}
-    for fabric in fabrics:
-        topology = load_topology(fabric, spec.nodes, spec.gpus, hca_rate).with_routing(spec.routing)
-        topology.active_gpus = spec.placed_on(topology).active_gpus
-        topologies[fabric] = topology
-    return topologies
+    fabric = over_transport(spec.fabric, spec.transport)
+    topology = load_topology(fabric, spec.nodes, spec.gpus, hca_rate).with_routing(spec.routing)
+    placement = choose_placement(spec.placement, topology, spec.gpus, on_nodes=spec.on_nodes, seed=spec.seed)
+    topology.active_gpus = placement.active_gpus
+    if spec.algorithm is not None:
+        _check_algorithm(spec.algorithm, placement)
+    return CheckedJob(spec, topology, placement)
 
 
-def common_dilation(spec: JobSpec, topologies: Sequence[Topology]) -> str:
-    """The dilation for all of `topologies`. Computation is scaled by k too: only runs with equal k can be compared."""
+def _check_algorithm(text: str, placement: Placement) -> None:
+    nodes = tuple(map(tuple, ranks_by_node(placement.places)))
+    for operation, name in parse_own_algo(text, ALGORITHMS).by_operation.items():
+        possible = algorithms_for(Request(operation, placement.world_size, 1, 1, 1, 1, nodes=nodes))
+        if name in ALGORITHMS[operation] and name not in possible:
+            ranks = ", ".join(map(str, sorted({len(found) for found in nodes})))
+            raise ConfigError(
+                f"{name} goes by nodes and needs several with several ranks each, but there are {len(nodes)} with "
+                f"{ranks} each: raise --nodes or --gpus, or choose {', '.join(possible)}"
+            )
+
+
+def common_dilation(jobs: Sequence[CheckedJob]) -> str:
+    """The dilation for all of `jobs`. Computation is scaled by k too: only runs with equal k can be compared."""
+    spec = jobs[0].spec
     if spec.clock != "paced" or spec.dilation != "auto":
         return spec.dilation
     speed = host_bytes_per_s()
-    gpus = {id(topology): spec.placed_on(topology).gpus_to_pace(topology) for topology in topologies}
-    return f"{max(choose_dilation(made, spec.nodes, gpus[id(made)], speed) for made in topologies):g}"
+    needed = [
+        choose_dilation(job.topology, job.spec.nodes, job.placement.gpus_to_pace(job.topology), speed) for job in jobs
+    ]
+    return f"{max(needed):g}"
 
 
-def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
+def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
     """Start the fabric, run the job on it, tear everything down. Raises what LocalLab and run_job raise."""
-    progress.stage(fabric, f"starting 1 subnet manager and {_count(spec.nodes, 'HCA daemon')}")
+    name = spec.called
+    progress.stage(name, f"starting 1 subnet manager and {_count(spec.nodes, 'HCA daemon')}")
     lab = LocalLab(
-        fabric,
+        over_transport(spec.fabric, spec.transport),
         spec.nodes,
         spec.gpus,
         clock=spec.clock,
         dilation=spec.dilation,
         seed=spec.seed,
         profile=spec.profile,
-        log_dir=spec.log_dir / _as_file_name(fabric) if spec.log_dir is not None else None,
+        log_dir=spec.log_dir / _as_file_name(name) if spec.log_dir is not None else None,
         listen=spec.listen,
         master_port=spec.master_port,
         routing=spec.routing,
@@ -92,37 +128,39 @@ def run_on_fabric(spec: JobSpec, fabric: str, progress: Progress) -> RunResult:
     )
     with lab:
         pace = f"{lab.dilation:g} times slower than modelled" if spec.clock == "paced" else "unshaped"
-        progress.stage(
-            fabric, f"running {_count(lab.world_size, 'rank')} on {_count(len(lab.placement.nodes), 'node')}, {pace}"
-        )
+        used = _count(len(lab.placement.nodes), "node")
+        progress.stage(name, f"running {_count(lab.world_size, 'rank')} on {used}, {pace}")
         job = run_job(
             lab,
             spec.command,
+            environment={ALGO_VARIABLE: spec.algorithm} if spec.algorithm is not None else None,
             on_line=progress.line,
             on_notice=progress.notice,
             on_tick=progress.tick,
         )
-        progress.stage(fabric, "collecting counters and tearing down")
+        progress.stage(name, "collecting counters and tearing down")
         report = lab.report()
         inputs = RunInputs(
-            fabric=fabric,
+            fabric=spec.fabric,
             topology=lab.topology,
             nodes=spec.nodes,
             gpus=spec.gpus,
             placement=lab.placement,
+            algorithm=spec.algorithm or "",
+            name=name,
             seed=spec.seed,
             command=list(spec.command),
             values=job.values,
             wall_s=job.wall_s,
         )
         result = build_run(inputs, report, job.stats_dir)
-    progress.done(fabric, result)
+    progress.done(name, result)
     return result
 
 
-def _as_file_name(fabric: str) -> str:
-    """A name for what belongs to one fabric: a file's without its folder, a preset's with its options."""
-    return Path(fabric).name if is_fabric_file(fabric) else fabric.replace("/", "_")
+def _as_file_name(name: str) -> str:
+    """A name for what belongs to one run: a file's without its folder, a preset's with its options."""
+    return Path(name).name if is_fabric_file(name) else name.replace(" / ", "+").replace("/", "_")
 
 
 def _count(number: int, thing: str) -> str:

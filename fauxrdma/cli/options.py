@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 __all__ = [
+    "AlgorithmOption",
     "Clock",
     "ClockOption",
     "DilationOption",
@@ -25,6 +26,7 @@ __all__ = [
     "ProfileOption",
     "RoutingOption",
     "SeedOption",
+    "TransportOption",
 ]
 
 
@@ -84,6 +86,21 @@ PlacementOption = Annotated[
         metavar="HOW",
         help="Which rank sits where: block, cyclic, rail-aligned, random[:SEED], or a file with a line "
         "`node gpu [hca]` for each rank.",
+    ),
+]
+TransportOption = Annotated[
+    str | None,
+    typer.Option(
+        "--transport", metavar="NAME", help="infiniband or rocev2.  [default: the fabric's]", show_default=False
+    ),
+]
+AlgorithmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        metavar="NAME",
+        help="What collectives use (FAUXRDMA_ALGO): ring, hierarchical, auto, ...  [default: the ranks' choice]",
+        show_default=False,
     ),
 ]
 OnNodesOption = Annotated[

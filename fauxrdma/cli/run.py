@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fauxrdma.cli.options import (
+    AlgorithmOption,
     Clock,
     ClockOption,
     DilationOption,
@@ -23,6 +24,7 @@ from fauxrdma.cli.options import (
     ProfileOption,
     RoutingOption,
     SeedOption,
+    TransportOption,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ def run(
     gpus: GpusOption = 1,
     placement: PlacementOption = "block",
     on_nodes: OnNodesOption = None,
+    transport: TransportOption = None,
+    algorithm: AlgorithmOption = None,
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
@@ -89,25 +93,28 @@ def run(
 
     spec = JobSpec(
         context.obj or [],
+        fabric,
         nodes,
         gpus,
         clock.value,
         dilation,
         seed,
-        profile,
-        log_dir,
-        listen,
-        master_port,
-        routing,
-        placement,
-        parse_nodes(on_nodes) if on_nodes is not None else None,
+        profile=profile,
+        log_dir=log_dir,
+        listen=listen,
+        master_port=master_port,
+        routing=routing,
+        placement=placement,
+        on_nodes=parse_nodes(on_nodes) if on_nodes is not None else None,
+        transport=transport,
+        algorithm=algorithm,
     )
-    topologies = check_job(spec, [fabric])
+    topology = check_job(spec).topology
     if output is not None:
         check_writable(output)
-    result = run_on_fabric(spec, fabric, _PassThrough(prefix, everything_to_stderr=format_ is Format.JSON))
+    result = run_on_fabric(spec, _PassThrough(prefix, everything_to_stderr=format_ is Format.JSON))
     comparison = compare_runs([result])
-    paths = write_report(comparison, topologies, output) if output is not None else None
+    paths = write_report(comparison, {result.name: topology}, output) if output is not None else None
     if format_ is Format.JSON:
         print(comparison.model_dump_json(indent=2))
         return

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,15 +94,17 @@ def run_job(
     lab: LocalLab,
     command: Sequence[str],
     *,
+    environment: Mapping[str, str] | None = None,
     on_line: Callable[[RankLine], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
 ) -> JobResult:
     """Run `command` once for every rank of `lab` and wait for all ranks.
 
-    `on_line` gets every output line, `on_notice` what the launcher itself has to say, `on_tick` is called several
-    times a second. When one rank fails the others are ended. Raises CheckFailed for a rank that failed (SetupError when
-    a module is missing), FabricUnhealthy when a daemon died; the error's notes hold the last lines of that rank.
+    `environment` is added to what ranks find in theirs. `on_line` gets every output line, `on_notice` what the
+    launcher itself has to say, `on_tick` is called several times a second. When one rank fails the others are ended.
+    Raises CheckFailed for a rank that failed (SetupError when a module is missing), FabricUnhealthy when a daemon died;
+    the error's notes hold the last lines of that rank.
     """
     argv = resolve_command(command)
     for stale in lab.stats_dir.glob("*"):
@@ -127,7 +129,7 @@ def run_job(
             child = lab.supervisor.start(
                 f"rank {rank} (node {place.node}, GPU {place.gpu})",
                 argv,
-                env={**os.environ, **lab.env_of_rank(rank)},
+                env={**os.environ, **(environment or {}), **lab.env_of_rank(rank)},
                 on_line=handler(rank, place.node),
                 die_with_parent=lab.in_main_thread,
             )

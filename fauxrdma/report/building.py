@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.report.prediction import all_reduce_ns
 from fauxrdma.report.rank_statistics import match_calls, read_rank_records, summarise, timing
 from fauxrdma.report.results import Debt, LinkLoad, RankSeat, Route, RunResult
@@ -25,7 +26,7 @@ _MAX_SAMPLES = 10_000
 @dataclass(frozen=True, slots=True)
 class RunInputs:
     """What is known about a run apart from what was measured in it. `fabric` is the text the user typed; without a
-    `placement` ranks sit in blocks."""
+    `placement` ranks sit in blocks, without a `name` the run is called as its fabric."""
 
     fabric: str
     topology: Topology
@@ -36,6 +37,8 @@ class RunInputs:
     values: dict[str, str] = field(default_factory=dict)
     wall_s: float = 0.0
     placement: Placement | None = None
+    algorithm: str = ""
+    name: str = ""
 
     def placed(self) -> Placement:
         """Where the ranks sat."""
@@ -59,11 +62,14 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
             p50_percent=report.debt_p50_percent, p99_percent=report.debt_p99_percent, samples=report.debt_samples
         )
     run = RunResult(
+        name=inputs.name or inputs.fabric,
         fabric=inputs.fabric,
         topology=inputs.topology.name,
         description=inputs.topology.description,
         nodes=inputs.nodes,
         gpus=inputs.gpus,
+        transport=inputs.topology.transport,
+        algorithm=inputs.algorithm,
         placement=placement.name,
         places=_seats(inputs.topology, placement),
         spine_bytes=_spine_bytes(inputs.topology, report),
@@ -152,6 +158,9 @@ def _notes(run: RunResult, records: int, dropped: int) -> list[str]:
         )
     elif records < run.world_size:
         notes.append(f"only {records} of {run.world_size} ranks left a record of their collectives")
+    used = run.main_all_reduce.algorithm if run.main_all_reduce is not None else ""
+    if run.algorithm in ALGORITHMS["all_reduce"] and used and used != run.algorithm:
+        notes.append(f"{run.algorithm} was asked for, but the main all-reduce used {used}")
     if dropped:
         notes.append(f"{dropped} operations past the recording limit are in no statistic")
     if run.timing.steps is None and records:

@@ -102,11 +102,14 @@ class Debt(_Model):
 class RunResult(_Model):
     """One job on one fabric."""
 
+    name: str = Field("", description="what tells the run from the others it is compared with")
     fabric: str = Field(description="as given on the command line")
     topology: str
     description: str
     nodes: int
     gpus: int = Field(description="per node; the job's ranks are nodes x gpus unless a placement says otherwise")
+    transport: str = Field("infiniband", description="infiniband or rocev2")
+    algorithm: str = Field("", description="what the ranks were asked to use (FAUXRDMA_ALGO); empty: their choice")
     placement: str = Field("block", description="as given on the command line")
     places: list[RankSeat] = Field(default_factory=list, description="the seat of each rank, in rank order")
     spine_bytes: int = Field(0, description="payload that left a leaf for another switch: what crosses spines")

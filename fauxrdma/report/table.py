@@ -44,7 +44,7 @@ def comparison_table(runs: Sequence[RunResult], title: str | None = None) -> Tab
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("")
     for run in runs:
-        table.add_column(run.fabric, justify="right", overflow="fold")
+        table.add_column(run.name, justify="right", overflow="fold")
     rows = comparison_rows(runs)
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         cells = [

@@ -46,8 +46,15 @@ class _Wire:
     loads: list[LinkLoad] = field(default_factory=list)
 
 
-def topology_svg(topology: Topology, links: Sequence[LinkLoad] = (), *, title: str = "") -> str:
-    """One ``<svg>`` element, complete with its style. Without `links` all cables have the colour of no load.
+def topology_svg(
+    topology: Topology,
+    links: Sequence[LinkLoad] = (),
+    *,
+    ranks: Mapping[str, int] | None = None,
+    title: str = "",
+) -> str:
+    """One ``<svg>`` element, complete with its style. Without `links` all cables have the colour of no load. `ranks`
+    has the ranks of a job by the name of their GPU, which then shows them.
 
     Load is utilisation; where all of it is 0 (nothing was shaped) it is bytes relative to the busiest link.
     """
@@ -55,7 +62,8 @@ def topology_svg(topology: Topology, links: Sequence[LinkLoad] = (), *, title: s
     loads = {link.name: link for link in links}
     levels = _levels(links)
     wires = _wires(topology, layout, loads)
-    used = {end for link in links for end in (link.src, link.dst)}
+    ranks = ranks or {}
+    used = {end for link in links for end in (link.src, link.dst)} | set(ranks)
     parts = [
         f'<svg class="topo" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}" '
         f'width="{layout.width:.0f}" role="img" aria-label="{escape(title or topology.name)}">',
@@ -65,7 +73,8 @@ def topology_svg(topology: Topology, links: Sequence[LinkLoad] = (), *, title: s
     wires.sort(key=lambda wire: max((levels[load.name] for load in wire.loads), default=0))  # the busy ones on top
     parts += [_wire(topology, layout, wire, levels) for wire in wires]
     parts += [
-        _device(topology, topology.nodes[name], box, name in used, layout.pitch) for name, box in layout.boxes.items()
+        _device(topology, topology.nodes[name], box, name in used, layout.pitch, ranks.get(name))
+        for name, box in layout.boxes.items()
     ]
     if layout.left_out:
         x, y = layout.width - 90, layout.height - 4
@@ -146,7 +155,7 @@ def _host(host: int, box: Box) -> str:
     )
 
 
-def _device(topology: Topology, node: Node, box: Box, used: bool, pitch: float) -> str:
+def _device(topology: Topology, node: Node, box: Box, used: bool, pitch: float, rank: int | None) -> str:
     style = "switch" if node.kind is NodeKind.SWITCH else "dev"
     labels = {
         NodeKind.GPU: f"G{node.index}",
@@ -157,6 +166,8 @@ def _device(topology: Topology, node: Node, box: Box, used: bool, pitch: float) 
     label = labels.get(node.kind, node.name)
     if node.kind is NodeKind.HCA and pitch > 40:
         label = f"hca{node.index}"
+    if rank is not None:
+        label = f"r{rank}"
     text = ""
     if label:
         classes = " ".join((["small"] if node.kind is not NodeKind.SWITCH else []) + ([] if used else ["idle"]))
@@ -164,7 +175,7 @@ def _device(topology: Topology, node: Node, box: Box, used: bool, pitch: float) 
     return (
         f'<g><rect class="{style}{" used" if used else ""}" x="{box.left:.1f}" y="{box.y:.1f}" width="{box.w:.1f}" '
         f'height="{box.h:.1f}" rx="{3 if node.kind is NodeKind.PCIE else 5}"/>{text}'
-        f"<title>{escape(_device_tooltip(topology, node))}</title></g>"
+        f"<title>{escape(_device_tooltip(topology, node) + ('' if rank is None else f', rank {rank}'))}</title></g>"
     )
 
 

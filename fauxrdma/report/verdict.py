@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fauxrdma.report.building import DEBT_LIMIT_PERCENT
+from fauxrdma.report.dimensions import is_product, value_of, varied
+from fauxrdma.report.product_verdict import effect_of, spine_sentence
 from fauxrdma.report.results import LinkLoad, RunResult
 from fauxrdma.units import format_ns
 
@@ -17,27 +19,53 @@ _SAME = 0.03
 def verdict(runs: Sequence[RunResult]) -> str:
     """Compare the fastest run with the slowest, by the median of the main all-reduce.
 
-    Where the two differ by less than the host's own lateness, the measurement does not decide and the model does.
+    Where the two differ by less than the host's own lateness, the measurement does not decide and the model does. Runs
+    that differ in more than their fabrics are compared script by script, and what each dimension does is said, too.
     """
     if len(runs) < 2:
         return ""
+    if not is_product(runs):
+        return _fastest_and_slowest(runs)
+    scripts = dict.fromkeys(value_of(run, "script") for run in runs)
+    if len(scripts) == 1:
+        return _product(runs)
+    told = [(name, _product([run for run in runs if value_of(run, "script") == name])) for name in scripts]
+    return " ".join(f"{name}: {text}" for name, text in told if text)
+
+
+def _product(runs: Sequence[RunResult]) -> str:
+    """The verdict on runs of one script."""
+    if len(runs) < 2:
+        return ""
+    dimensions = varied(runs)
+    sentences = [_fastest_and_slowest(runs)]
+    shaped = all(run.clock == "paced" for run in runs)
+    if shaped and len(dimensions) > 1:
+        sentences += [effect_of(dimension, runs) for dimension in dimensions]
+    else:
+        sentences += [spine_sentence(name, runs) for name in dimensions if name in ("placement", "algorithm")]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _fastest_and_slowest(runs: Sequence[RunResult]) -> str:
     timed = [(run, run.main_all_reduce.duration.p50_ns) for run in runs if run.main_all_reduce is not None]
     if len(timed) < len(runs):
-        lacking = ", ".join(run.fabric for run in runs if run.main_all_reduce is None)
+        lacking = ", ".join(run.name for run in runs if run.main_all_reduce is None)
         return f"No comparison: no all-reduce was recorded on {lacking}."
     (fast, fast_ns), *_, (slow, slow_ns) = sorted(timed, key=lambda pair: pair[1])
-    return _measured(fast, slow, fast_ns, slow_ns, len(runs)) + _same_results(runs)
+    what = "combinations" if is_product(runs) else "fabrics"
+    return _measured(fast, slow, fast_ns, slow_ns, f"Both {what}" if len(runs) == 2 else f"All {len(runs)} {what}") + (
+        _same_results(runs)
+    )
 
 
-def _measured(fast: RunResult, slow: RunResult, fast_ns: float, slow_ns: float, count: int) -> str:
+def _measured(fast: RunResult, slow: RunResult, fast_ns: float, slow_ns: float, all_of_them: str) -> str:
     clock = fast.time_name
     debts = [run.debt for run in (fast, slow) if run.debt is not None]
     median = max((debt.p50_percent for debt in debts), default=0.0)
     tail = max((debt.p99_percent for debt in debts), default=0.0)
     factor = slow_ns / fast_ns if fast_ns > 0 else 1.0
-    figures = (
-        f"{format_ns(fast_ns)} of {clock} per all-reduce on {fast.fabric} and {format_ns(slow_ns)} on {slow.fabric}"
-    )
+    figures = f"{format_ns(fast_ns)} of {clock} per all-reduce on {fast.name} and {format_ns(slow_ns)} on {slow.name}"
     if tail > DEBT_LIMIT_PERCENT and (factor - 1) * 100 < median:
         return (
             f"The medians measured ({figures}) differ by less than the fidelity debt (p50 {median:.0f} %), so they do "
@@ -47,10 +75,9 @@ def _measured(fast: RunResult, slow: RunResult, fast_ns: float, slow_ns: float, 
     if tail > DEBT_LIMIT_PERCENT:
         caution = f" The tails are the host's (fidelity debt p99 {tail:.0f} %){_by_model(fast, slow)}."
     if factor < 1 + _SAME:
-        who = "Both fabrics" if count == 2 else f"All {count} fabrics"
-        return f"{who} are equal within {_SAME:.0%} ({figures}).{caution}"
+        return f"{all_of_them} are equal within {_SAME:.0%} ({figures}).{caution}"
     return (
-        f"{fast.fabric} was {factor:.2f}x as fast as {slow.fabric} ({format_ns(fast_ns)} against {format_ns(slow_ns)} "
+        f"{fast.name} was {factor:.2f}x as fast as {slow.name} ({format_ns(fast_ns)} against {format_ns(slow_ns)} "
         f"of {clock} per all-reduce, median){_why(fast, slow)}.{caution}"
     )
 
@@ -82,21 +109,25 @@ def _why(fast: RunResult, slow: RunResult) -> str:
     if ours is not None and theirs is not None:
         if theirs.rate_bps < ours.rate_bps:
             reasons.append(
-                f"the busiest link of {slow.fabric}, {theirs.name}, runs at {theirs.rate_bps / 1e9:g} Gb/s, not "
+                f"the busiest link of {slow.name}, {theirs.name}, runs at {theirs.rate_bps / 1e9:g} Gb/s, not "
                 f"{ours.rate_bps / 1e9:g}"
             )
         elif not reasons and theirs.utilisation > ours.utilisation + 0.05:
             reasons.append(
-                f"the busiest link of {slow.fabric}, {theirs.name}, was {theirs.utilisation:.0%} used against "
+                f"the busiest link of {slow.name}, {theirs.name}, was {theirs.utilisation:.0%} used against "
                 f"{ours.utilisation:.0%}"
             )
     return ": " + ", and ".join(reasons) if reasons else ""
 
 
 def differing_values(runs: Sequence[RunResult]) -> list[str]:
-    """Names of the job's results that are not the same in every run."""
+    """Names of the job's results that are not the same in every run of the same script."""
     names = dict.fromkeys(name for run in runs for name in run.values)
-    return [name for name in names if len({run.values.get(name) for run in runs}) > 1]
+    results: dict[tuple[str, str], set[str | None]] = {}
+    for run in runs:
+        for name in names:
+            results.setdefault((name, value_of(run, "script")), set()).add(run.values.get(name))
+    return list(dict.fromkeys(name for (name, _), values in results.items() if len(values) > 1))
 
 
 def _same_results(runs: Sequence[RunResult]) -> str:
@@ -117,4 +148,4 @@ def _by_model(one: RunResult, other: RunResult, why: bool = False) -> str:
     if factor < 1 + _SAME:
         return "; by the model alone they are equal"
     reason = _why(fast, slow) if why else ""
-    return f"; by the model alone {fast.fabric} is {factor:.2f}x as fast as {slow.fabric}{reason}"
+    return f"; by the model alone {fast.name} is {factor:.2f}x as fast as {slow.name}{reason}"

@@ -6,14 +6,14 @@ import os
 import re
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.graph import ROUTING_ENGINES, Topology
 from fauxrdma.topology.negotiation import with_hca_rate
 from fauxrdma.topology.presets import PRESETS
 from fauxrdma.topology.presets.options import did_you_mean
 from fauxrdma.topology.presets.spec import parse_preset
 from fauxrdma.units import Rate
 
-__all__ = ["is_fabric_file", "load_topology"]
+__all__ = ["is_fabric_file", "load_topology", "over_transport"]
 
 
 def load_topology(
@@ -56,6 +56,29 @@ def load_topology(
             )
         topology.active_gpus = gpus
     return topology
+
+
+def over_transport(spec: str, transport: str | None) -> str:
+    """What to give `load_topology` for the fabric `spec` over `transport` (None: as it is).
+
+    A preset gets the option ``transport``. Raises ConfigError for a transport there is not, a preset whose options say
+    another one, and a file that is a fabric of another.
+    """
+    if transport is None:
+        return spec
+    if transport not in ROUTING_ENGINES:
+        raise ConfigError(f"unknown transport {transport!r}{did_you_mean(transport, ROUTING_ENGINES)}")
+    chosen = parse_preset(spec)
+    if chosen is None:
+        topology = load_topology(spec)
+        if topology.transport != transport:
+            raise ConfigError(f"{spec} is a fabric over {topology.transport}, not {transport}: a file says that itself")
+        return spec
+    if chosen.hosts.transport == transport:
+        return spec
+    if re.search(r",\s*transport\s*=", spec):
+        raise ConfigError(f"{spec} says its transport itself: leave it away there, or do not ask for {transport}")
+    return f"{spec},transport={transport}"
 
 
 def is_fabric_file(spec: str) -> bool:
