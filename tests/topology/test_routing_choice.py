@@ -51,7 +51,7 @@ def test_roots_by_wildcard_are_those_one_could_name() -> None:
 
 
 def test_a_root_that_is_no_switch_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"roots=spine9 of updn: there is no such switch \(did you mean spine[12]\?\)"):
+    with pytest.raises(ConfigError, match=r"roots=spine9 of updn: there is no such switch \(did you mean spine"):
         load_topology("seed-rail8,routing=updn:roots=spine9")
     with pytest.raises(ConfigError, match="roots=tor of ftree: there is no such switch: the switches are leaf1"):
         load_topology("fat-tree").with_routing("ftree:roots=tor")
