@@ -13,6 +13,7 @@ from fauxrdma.collectives.algorithms import NEED_NODES, plan_for
 from fauxrdma.collectives.arithmetic import Array
 from fauxrdma.collectives.direct import check_counts
 from fauxrdma.collectives.request import Counts, Request
+from fauxrdma.communicator.algorithm_choice import AUTO
 from fauxrdma.communicator.arrays import apart, check_blocks, check_dtypes, flat_input, flat_output, put_back
 from fauxrdma.communicator.messenger import Messenger
 from fauxrdma.errors import LocalProtocolError
@@ -33,8 +34,9 @@ class Communicator(Messenger):
 
     Arrays may be of any shape, dtype and layout; results land in place. `op` is one of sum, avg, product, min, max,
     band, bor, bxor (docs/collectives.md has the table of dtypes). `algorithm` is a name in
-    `collectives.algorithms.ALGORITHMS`, the same on all ranks; default: the first there. Another array library reduces
-    by giving its own `arithmetic`, and so does bfloat16 in uint16 arrays (`collectives.Bfloat16Arithmetic`).
+    `collectives.algorithms.ALGORITHMS`, the same on all ranks; default: the first there; ``auto``: the
+    one predicted to be the fastest on this fabric; ``file:PATH``: that file's plan. Another array library reduces by
+    giving its own `arithmetic`, and so does bfloat16 in uint16 arrays (`collectives.Bfloat16Arithmetic`).
 
     All ranks must call the same collectives in the same order with the same sizes. Not for use by two threads at a
     time. Queue pairs are made when a plan first needs them.
@@ -260,6 +262,8 @@ class Communicator(Messenger):
         request = Request(
             operation, self.world_size, counts, itemsize, self._slot_bytes, self._lanes, root, partial=partial
         )
+        if algorithm == AUTO:
+            algorithm = self._choice.choose(request, lambda: self.layout)
         if algorithm in NEED_NODES:
             request = replace(request, nodes=tuple(map(tuple, self.layout.nodes)), rails=tuple(self.layout.rails))
         return plan_for(request, algorithm)

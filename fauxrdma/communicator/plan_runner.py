@@ -10,6 +10,8 @@ import numpy as np
 
 from fauxrdma.collectives import Arithmetic, Plan, PlanExecutor
 from fauxrdma.collectives.arithmetic import Array
+from fauxrdma.collectives.rank_paths import HCA
+from fauxrdma.communicator.algorithm_choice import AlgorithmChoice
 from fauxrdma.communicator.layout import Layout
 from fauxrdma.communicator.mesh import PROBE_S, PeerMesh, Store
 from fauxrdma.communicator.rendezvous import RendezvousStore
@@ -51,6 +53,7 @@ class PlanRunner:
         self._own_store: RendezvousStore | None = None
         self._slot_bytes = slot_bytes
         self._lanes = lanes
+        self._choice = AlgorithmChoice(slot_bytes=slot_bytes, lanes=lanes, intra_node=HCA)
         self._broken: str | None = None
         self._closed = False
         self._store = store

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
+from fauxrdma.fabric.record import TOPOLOGY_VARIABLE, write_fabric_record
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
@@ -137,6 +138,11 @@ class LocalLab:
         return self.directory / "stats"
 
     @property
+    def _fabric_record(self) -> Path:
+        """The file that says to ranks what fabric they are on."""
+        return self.directory / "fabric.json"
+
+    @property
     def in_main_thread(self) -> bool:
         """Whether children may be tied to this thread: the parent-death signal comes when the *thread* that started a
         process ends, not only when the process does."""
@@ -169,6 +175,7 @@ class LocalLab:
             "DIST_BACKEND": "fauxrdma",
             "FAUXRDMA_SOCKET": str(self.socket_path(self.placement.places[rank].node)),
             "FAUXRDMA_STATS_DIR": str(self.stats_dir),
+            TOPOLOGY_VARIABLE: str(self._fabric_record),
         }
         if "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"
@@ -241,6 +248,7 @@ class LocalLab:
             self.master_port = free_port()
         self._directory = LabDirectory()
         self.stats_dir.mkdir()
+        write_fabric_record(self._fabric_record, self.topology, self.seed)
         logs = self._log_dir or self.directory
         logs.mkdir(parents=True, exist_ok=True)
 
