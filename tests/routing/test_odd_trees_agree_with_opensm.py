@@ -18,8 +18,15 @@ SEEDS = range(int(os.environ.get("FAUXRDMA_TREES", "3")))
 """More take longer: each is a run of OpenSM."""
 
 
-@pytest.mark.parametrize("engine", ["ftree", "updn", "minhop"])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "beside-leaves"])
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        (kind, engine)
+        for kind in KINDS
+        for engine in ("ftree", "dfsssp", "updn", "minhop")
+        if (kind, engine) != ("beside-leaves", "ftree")
+    ],
+)
 def test_every_entry_is_the_same(kind: str, engine: str, tmp_path: Path) -> None:
     for seed in SEEDS if engine == "ftree" else SEEDS[:1]:
         topology = random_tree(seed, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes, sssp
+from fauxrdma.fabric.routing.dfsssp import NotEnoughLanes, assign_lanes
 from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES
 from fauxrdma.fabric.routing.fat_tree import NotAFatTree
 from fauxrdma.fabric.routing.ftree import ftree
@@ -12,6 +12,7 @@ from fauxrdma.fabric.routing.keeping import keep_whole_ways
 from fauxrdma.fabric.routing.lanes import DATA_LANES, IslandLanes
 from fauxrdma.fabric.routing.minhop import minhop
 from fauxrdma.fabric.routing.routes import Routes
+from fauxrdma.fabric.routing.sssp import sssp
 from fauxrdma.fabric.routing.switch_graph import NO_PORT, SwitchGraph
 from fauxrdma.fabric.routing.updn import NO_ROOTS, updn
 from fauxrdma.topology.routing_choice import ENGINE_NAMES, RoutingChoice, parse_routing
