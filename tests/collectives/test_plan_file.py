@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -301,3 +302,13 @@ def test_a_plan_of_a_file_is_a_plan(tmp_path: Path) -> None:
     assert isinstance(plan, Plan)
     assert plan is plan_for(request("all_reduce", 4, 4), f"file:{EXAMPLES / 'two_pairs.yaml'}")
     assert plan.reduction_order == "own pair first, then the other"
+
+
+def test_the_plans_of_the_page_are_right(tmp_path: Path) -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "plans.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        path = written(tmp_path, block)
+        for n in (2, 5):
+            assert plan_of_file(path, request(operation_of_file(path), n, 100)).rounds
