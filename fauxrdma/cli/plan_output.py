@@ -166,10 +166,10 @@ def _say_rest(number: int, what: str) -> None:
 
 
 def _message_table(messages: list[SentMessage]) -> Table:
-    table = _table("round", "from", "to", "bytes", "what", left=("what",))
+    table = _table("round", "from", "to", "bytes", "what", "then", left=("what", "then"))
     for message in messages[:_MOST_ROWS]:
-        what = message.what + (", reduced" if message.reduced else "")
-        table.add_row(str(message.round), str(message.source), str(message.target), str(message.count), what)
+        numbers = (message.round, message.source, message.target, message.count)
+        table.add_row(*map(str, numbers), message.what, message.then)
     return table
 
 
@@ -211,7 +211,7 @@ def _plan_json(
         "rounds": cost.rounds,
         "messages": [
             {"round": m.round, "from": m.source, "to": m.target, "index": m.index, "nbytes": m.count, "what": m.what,
-             "reduced": m.reduced}
+             "then": m.then}
             for m in messages
         ],
         "between_nodes": cost.between_nodes,

@@ -68,9 +68,10 @@ def plan_svg(cost: FabricCost, messages: list[SentMessage], places: list[RankPla
         colour = _COLOURS[time.source % len(_COLOURS)]
         here, there = y(time.source), y(time.target)
         how = f" {message.what}" if message.what else ""
+        then = f", then {message.then}" if message.then else ""
         what = (
             f"round {message.round}: rank {time.source} to {time.target}, {format_bytes(message.count * itemsize)}{how}"
-            f"{', reduced' if message.reduced else ''}; {format_ns(time.started_ns)} to {format_ns(time.arrived_ns)}"
+            f"{then}; {format_ns(time.started_ns)} to {format_ns(time.arrived_ns)}"
         )
         parts.append(
             f'<g stroke="{colour}"><line class="sending" x1="{x(time.started_ns):.1f}" y1="{here:.1f}" '

@@ -111,7 +111,8 @@ def test_one_plan_shown(cli: Any) -> None:
     drawing = ET.fromstring((cli.directory / "messages.svg").read_text())
     titles = [title.text or "" for title in drawing.iter(f"{SVG}title")]
     assert len(titles) == 12
-    assert any(title.startswith("round 1: rank 0 to 3, 16 KiB input[49152:65536]; 0 ns to ") for title in titles)
+    told = "round 1: rank 0 to 3, 16 KiB input[49152:65536], then to output[0:16384]; 0 ns to "
+    assert any(title.startswith(told) for title in titles)
 
 
 def test_one_plan_as_json(cli: Any) -> None:

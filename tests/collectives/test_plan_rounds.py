@@ -33,12 +33,12 @@ def test_a_plan_has_the_rounds_it_declares(algorithm: str, n: int) -> None:
 
 def test_a_ring_in_words() -> None:
     plan = ring_all_reduce(6, 3, itemsize=4, chunk=2, lanes=1)
-    told = [(m.round, m.source, m.target, m.what, m.reduced) for m in plan_messages(plan) if m.source == 0]
+    told = [(m.round, m.source, m.target, m.what, m.then) for m in plan_messages(plan) if m.source == 0]
     assert told == [
-        (1, 0, 2, "data[2:4]", False),
-        (2, 0, 2, "data[4:6]", True),
-        (3, 0, 2, "data[0:2]", True),
-        (4, 0, 2, "message 2 from 1", False),
+        (1, 0, 2, "data[2:4]", "reduced with data[2:4], sent to 1"),
+        (2, 0, 2, "data[4:6]", "reduced with data[4:6], sent to 1"),
+        (3, 0, 2, "data[0:2]", "sent to 1, to data[0:2]"),
+        (4, 0, 2, "message 2 from 1", "to data[2:4]"),
     ]
     words = [describe_step(step) for step in plan.program(0).steps]
     assert words[:5] == [
