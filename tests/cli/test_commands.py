@@ -28,6 +28,7 @@ COMMANDS = [
     ["devinfo"],
     ["doctor"],
     ["routes"],
+    ["place"],
     ["topo", "list"],
     ["topo", "show"],
     ["topo", "validate"],

@@ -38,9 +38,9 @@ class DictStore:
 def open_communicator(
     lab: LocalLab, rank: int, world_size: int, store: Any, **options: Any
 ) -> tuple[Context, Communicator]:
-    """Rank `rank` in block placement over the lab's nodes."""
-    node, gpu = divmod(rank, lab.gpus)
-    context = Context(f"hca{lab.topology.shape.hca_of_gpu(gpu)}", socket=str(lab.socket_path(node)))
+    """Rank `rank`, where the lab's placement puts it."""
+    place = lab.placement.places[rank]
+    context = Context(f"hca{place.hca}", socket=str(lab.socket_path(place.node)))
     return context, Communicator(rank, world_size, store, context=context, **options)
 
 

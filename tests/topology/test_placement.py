@@ -30,6 +30,10 @@ def text(how: str, topology: Topology, nodes: int, gpus: int, seed: int = 0) -> 
     return Placement(how, deal(topology, how, range(nodes), gpus, seed)).text
 
 
+def hops(how: str, topology: Topology, gpus: int, nodes: list[int]) -> RingHops:
+    return choose_placement(how, topology, gpus, on_nodes=nodes).ring_hops(topology)
+
+
 @pytest.mark.parametrize(
     ("how", "nodes", "gpus", "places"),
     [
@@ -62,10 +66,19 @@ def test_rail_aligned_takes_gpus_on_as_many_rails_as_there_are() -> None:
 
 def test_hops_of_the_ring_in_rank_order() -> None:
     # 2 nodes x 2 GPUs: in blocks each change of node changes the rail; dealt in turn, every second does.
-    assert choose_placement("block", RAIL, 2, on_nodes=[0, 1]).ring_hops(RAIL) == RingHops(inside=2, along=0, across=2)
-    assert choose_placement("cyclic", RAIL, 2, on_nodes=[0, 1]).ring_hops(RAIL) == RingHops(0, 2, 2)
-    assert choose_placement("rail-aligned", RAIL, 2, on_nodes=[0, 1]).ring_hops(RAIL) == RingHops(2, 2, 0)
-    assert choose_placement("block", RAIL, 1, on_nodes=[0]).ring_hops(RAIL) == RingHops(0, 0, 0)
+    assert hops("block", RAIL, 2, [0, 1]) == RingHops(inside=2, along=0, across=2, between_leaves=2)
+    assert hops("cyclic", RAIL, 2, [0, 1]) == RingHops(0, 2, 2, 2)
+    assert hops("rail-aligned", RAIL, 2, [0, 1]) == RingHops(2, 2, 0, 0)
+    assert hops("block", RAIL, 1, [0]) == RingHops(0, 0, 0, 0)
+
+
+def test_which_nodes_are_used_in_which_order_decides_how_often_leaves_change() -> None:
+    # Two nodes on each leaf.
+    leaves = load_topology("fat-tree,radix=36", 4)
+    assert [leaves.fabric_link(leaves.hca(node, 1)).dst for node in range(4)] == ["leaf1", "leaf1", "leaf2", "leaf2"]
+    assert hops("block", leaves, 1, [0, 1, 2, 3]).between_leaves == 2
+    assert hops("block", leaves, 1, [0, 2, 1, 3]).between_leaves == 4
+    assert hops("block", leaves, 1, [2, 3]).between_leaves == 0
 
 
 def test_numbers_mean_what_torchrun_means() -> None:

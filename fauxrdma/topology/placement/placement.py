@@ -15,11 +15,13 @@ __all__ = ["Placement", "RingHops", "rails_of_places"]
 @dataclass(frozen=True, slots=True)
 class RingHops:
     """The hops of the ring in rank order (the last rank's to rank 0 with them): between ranks of one node, between
-    nodes along one rail, and between nodes from one rail to another."""
+    nodes along one rail, and between nodes from one rail to another. `between_leaves`: how many of those between nodes
+    have their HCAs on two leaves, so that they cross a spine."""
 
     inside: int
     along: int
     across: int
+    between_leaves: int
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,21 @@ class Placement:
     def ring_hops(self, topology: Topology) -> RingHops:
         """How the ring in rank order runs over the fabric."""
         rails = rails_of_places(topology, self.places)
-        inside = along = across = 0
+        leaves = [topology.fabric_link(topology.nodes[place.hca_name]).dst for place in self.places]
+        inside = along = across = between_leaves = 0
         for rank, place in enumerate(self.places):
             following = (rank + 1) % self.world_size
             if following == rank:
                 continue
             if self.places[following].node == place.node:
                 inside += 1
-            elif rails[following] == rails[rank]:
+                continue
+            if rails[following] == rails[rank]:
                 along += 1
             else:
                 across += 1
-        return RingHops(inside, along, across)
+            between_leaves += leaves[following] != leaves[rank]
+        return RingHops(inside, along, across, between_leaves)
 
 
 def rails_of_places(topology: Topology, places: Sequence[RankPlace]) -> list[int]:
