@@ -110,8 +110,7 @@ def plan(
         print_selection(selector.table(operation, _sizes(first, last, factor), named), selector, plot, format_)
         return
     nbytes = parse_byte_count(size)
-    chosen = named[0] if len(named) == 1 else selector.compare(operation, nbytes, named or None).algorithm
-    print_shown(selector, operation, chosen, nbytes, rank, plot, format_)
+    print_shown(selector, selector.compare(operation, nbytes, named or None), rank, plot, format_)
 
 
 def _sizes(first: str, last: str, factor: int) -> list[int]:

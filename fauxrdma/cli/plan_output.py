@@ -12,7 +12,7 @@ from fauxrdma.cli.output import console, print_json
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.plan_rounds import SentMessage, describe_step, plan_messages
-from fauxrdma.collectives.selector import SelectionTable, Selector
+from fauxrdma.collectives.selector import Choice, SelectionTable, Selector
 from fauxrdma.errors import ConfigError
 from fauxrdma.report.plan_svg import MOST_MESSAGES, plan_svg
 from fauxrdma.report.selection_svg import selection_svg
@@ -101,7 +101,12 @@ def _selection_json(selection: SelectionTable) -> dict[str, Any]:
     return {
         "operation": selection.operation,
         "sizes": [
-            {"nbytes": choice.nbytes, "chosen": choice.algorithm, "predicted_ns": dict(choice.predicted_ns)}
+            {
+                "nbytes": choice.nbytes,
+                "chosen": choice.algorithm,
+                "predicted_ns": dict(choice.predicted_ns),
+                "pieces": dict(choice.pieces),
+            }
             for choice in selection.choices
         ],
         "crossovers": [
@@ -115,17 +120,10 @@ def _selection_json(selection: SelectionTable) -> dict[str, Any]:
 # ---- one plan
 
 
-def print_shown(
-    selector: Selector,
-    operation: str,
-    algorithm: str,
-    nbytes: int,
-    rank: int | None,
-    plot: Path | None,
-    format_: Format,
-) -> None:
-    """One plan: its messages by round, what crosses rails, and the bytes on every link."""
-    plan = selector.plan(operation, algorithm, nbytes)
+def print_shown(selector: Selector, choice: Choice, rank: int | None, plot: Path | None, format_: Format) -> None:
+    """The plan of a choice: its messages by round, what crosses rails, and the bytes on every link."""
+    operation, algorithm, nbytes = choice.operation, choice.algorithm, choice.nbytes
+    plan = selector.plan(operation, algorithm, nbytes, choice.pieces.get(algorithm, 0))
     cost = fabric_cost(plan, 1, selector.paths, messages_too=plot is not None)
     messages = plan_messages(plan)
     title = f"{operation} of {format_bytes(nbytes)} by {algorithm} on {_where(selector)}"

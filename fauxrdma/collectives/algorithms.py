@@ -37,6 +37,7 @@ __all__ = [
     "ALL_REDUCE",
     "DEFAULTS",
     "NEED_NODES",
+    "PIPELINED",
     "PIPELINE_CHUNKS",
     "algorithms_for",
     "all_reduce_plan",
@@ -59,7 +60,11 @@ def chunk_for(request: Request, block: int) -> int:
 def _pipelined(request: Request, block: int) -> int:
     """The same where chunks follow each other through a pipeline of ranks."""
     return chunk_elements(
-        block, request.itemsize, request.slot_bytes, PIPELINE_CHUNKS, smallest_bytes=SMALLEST_PIPELINED_BYTES
+        block,
+        request.itemsize,
+        request.slot_bytes,
+        request.pieces or PIPELINE_CHUNKS,
+        smallest_bytes=SMALLEST_PIPELINED_BYTES,
     )
 
 
@@ -283,6 +288,9 @@ unequal blocks is pairwise, and so is the `hierarchical` one; the `hierarchical`
 
 NEED_NODES = frozenset({"hierarchical", "hierarchical-tree", "pxn"})
 """Algorithms whose Request must say which ranks are on which node."""
+
+PIPELINED = frozenset({"chain", "binomial-tree", "double-tree", "hierarchical-tree"})
+"""Algorithms that pass a buffer on in pieces: more of them keep more ranks busy, fewer need fewer messages."""
 
 DEFAULTS = {operation: next(iter(algorithms)) for operation, algorithms in ALGORITHMS.items()}
 """The algorithm taken when none is named: the first of each."""

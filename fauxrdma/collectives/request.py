@@ -20,7 +20,8 @@ class Request:
     all_gather, reduce_scatter, gather and scatter; a tuple of rows, `counts[a][b]` from rank a to rank b, for
     all_to_all. `slot_bytes` is what one message can carry, `lanes` how many of them travel at once. `nodes` are the
     ranks of each node and `rails` the rail of each rank, where they are known: what the algorithms in
-    `algorithms.NEED_NODES` go by.
+    `algorithms.NEED_NODES` go by. `pieces` is into how many pieces the algorithms in `algorithms.PIPELINED` cut their
+    buffer, as far as a message can carry one and it is not too small; 0: as many as usual.
     `partial`: the table of an all_to_all holds this rank's row and column only.
     """
 
@@ -33,6 +34,7 @@ class Request:
     root: int = 0
     nodes: tuple[tuple[int, ...], ...] | None = None
     rails: tuple[int, ...] | None = None
+    pieces: int = 0
     partial: bool = False
 
     @property

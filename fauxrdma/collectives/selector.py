@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fauxrdma.collectives.algorithms import algorithms_for, plan_for
+from fauxrdma.collectives.algorithms import PIPELINED, algorithms_for, plan_for
 from fauxrdma.collectives.candidates import LANES, SLOT_BYTES, Ranks, request_of
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
@@ -22,18 +22,23 @@ from fauxrdma.collectives.rank_paths import RankPaths
 from fauxrdma.collectives.request import FILE_PREFIX
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 
-__all__ = ["Choice", "Crossover", "SelectionTable", "Selector", "rounded_size"]
+__all__ = ["PIECES", "Choice", "Crossover", "SelectionTable", "Selector", "rounded_size"]
+
+PIECES = (4, 16, 64)
+"""The numbers of pieces that are tried for algorithms that cut their buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm for one size, with every candidate's predicted time in ns of fabric time. `unusable` says of the
-    others why: ranks that they let talk have no path."""
+    """The algorithm for one size, with every candidate's predicted time in ns of fabric time. `pieces` says of those
+    that cut their buffer into pieces how many were the best. `unusable` says why others cannot be used: ranks that
+    they let talk have no path."""
 
     operation: str
     nbytes: int
     algorithm: str
     predicted_ns: Mapping[str, int]
+    pieces: Mapping[str, int]
     unusable: Mapping[str, str]
 
 
@@ -111,15 +116,28 @@ class Selector:
         """As `choose`, for exactly this size and computed anew; of `algorithms` (among them ``file:PATH``), by default
         all that these ranks have."""
         predicted: dict[str, int] = {}
+        pieces: dict[str, int] = {}
         unusable: dict[str, str] = {}
         for name in self.algorithms(operation) if algorithms is None else algorithms:
             try:
-                predicted[name] = self.cost(operation, name, nbytes).predicted_ns
+                if name in PIPELINED:
+                    predicted[name], pieces[name] = self._best_pieces(operation, name, nbytes)
+                else:
+                    predicted[name] = self.cost(operation, name, nbytes).predicted_ns
             except FabricUnhealthy as error:
                 unusable[name] = str(error)
         if not predicted:
             raise FabricUnhealthy(f"no algorithm can do {operation} here: {next(iter(unusable.values()))}")
-        return Choice(operation, nbytes, min(predicted, key=predicted.__getitem__), predicted, unusable)
+        return Choice(operation, nbytes, min(predicted, key=predicted.__getitem__), predicted, pieces, unusable)
+
+    def _best_pieces(self, operation: str, algorithm: str, nbytes: int) -> tuple[int, int]:
+        """The least predicted time, and the number of pieces that gives it."""
+        found: dict[int, tuple[int, int]] = {}
+        for pieces in PIECES:
+            plan = self.plan(operation, algorithm, nbytes, pieces)
+            if plan.chunk not in found:  # small buffers are not cut as often as asked for
+                found[plan.chunk] = (fabric_cost(plan, 1, self.paths).predicted_ns, pieces)
+        return min(found.values())
 
     def table(self, operation: str, sizes: Sequence[int], algorithms: Sequence[str] | None = None) -> SelectionTable:
         """The choices for `sizes`, each computed for exactly that size."""
@@ -129,17 +147,17 @@ class Selector:
         """The names of the algorithms that these ranks have. Raises ConfigError for an unknown operation."""
         return algorithms_for(request_of(operation, 1, self.ranks))
 
-    def plan(self, operation: str, algorithm: str, nbytes: int) -> Plan:
-        """The plan of one algorithm, in bytes. Raises ConfigError for one that these ranks do not have, or a mistake in
-        a file."""
+    def plan(self, operation: str, algorithm: str, nbytes: int, pieces: int = 0) -> Plan:
+        """The plan of one algorithm, in bytes; `pieces` as in a Request. Raises ConfigError for one that these ranks do
+        not have, or a mistake in a file."""
         request = request_of(operation, nbytes, self.ranks)
         names = algorithms_for(request)
         if algorithm not in names and not algorithm.startswith(FILE_PREFIX):
             raise ConfigError(
                 f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(names)}"
             )
-        return plan_for(request, algorithm)
+        return plan_for(replace(request, pieces=pieces), algorithm)
 
-    def cost(self, operation: str, algorithm: str, nbytes: int) -> FabricCost:
+    def cost(self, operation: str, algorithm: str, nbytes: int, pieces: int = 0) -> FabricCost:
         """The cost of one algorithm. Raises as `plan` and `fabric_cost`."""
-        return fabric_cost(self.plan(operation, algorithm, nbytes), 1, self.paths)
+        return fabric_cost(self.plan(operation, algorithm, nbytes, pieces), 1, self.paths)

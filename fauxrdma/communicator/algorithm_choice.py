@@ -32,15 +32,17 @@ class AlgorithmChoice:
         self._environment = environment
         self._selector: Selector | None = None
 
-    def choose(self, request: Request, layout: Callable[[], Layout]) -> str:
-        """The algorithm for `request`; the default where nothing is to choose, or ranks do not see the same sizes.
-        `layout` says at the first choice where the ranks sit. Raises ConfigError where no fabric is named,
-        FabricUnhealthy when no algorithm has paths for its messages."""
+    def choose(self, request: Request, layout: Callable[[], Layout]) -> tuple[str, int]:
+        """The algorithm for `request` and into how many pieces it should cut its buffer (0: as usual); the default
+        where nothing is to choose, or ranks do not see the same sizes. `layout` says at the first choice where the
+        ranks sit. Raises ConfigError where no fabric is named, FabricUnhealthy when no algorithm has paths for its
+        messages."""
         if request.operation not in OPERATIONS or request.partial:
-            return DEFAULTS[request.operation]
+            return DEFAULTS[request.operation], 0
         if self._selector is None:
             self._selector = self._make(layout)
-        return self._selector.choose(request.operation, size_of(request)).algorithm
+        choice = self._selector.choose(request.operation, size_of(request))
+        return choice.algorithm, choice.pieces.get(choice.algorithm, 0)
 
     def _make(self, ask_layout: Callable[[], Layout]) -> Selector:
         path = self._environment.get(TOPOLOGY_VARIABLE)

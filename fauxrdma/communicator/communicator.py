@@ -263,7 +263,8 @@ class Communicator(Messenger):
             operation, self.world_size, counts, itemsize, self._slot_bytes, self._lanes, root, partial=partial
         )
         if algorithm == AUTO:
-            algorithm = self._choice.choose(request, lambda: self.layout)
+            algorithm, pieces = self._choice.choose(request, lambda: self.layout)
+            request = replace(request, pieces=pieces)
         if algorithm in NEED_NODES:
             request = replace(request, nodes=tuple(map(tuple, self.layout.nodes)), rails=tuple(self.layout.rails))
         return plan_for(request, algorithm)

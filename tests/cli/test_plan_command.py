@@ -53,7 +53,8 @@ def test_json_and_the_chart(cli: Any) -> None:
     assert answer["places"][5] == {"node": 1, "gpu": 1, "hca": 2}
     table = selector_of("superpod", 2, 4, "nvlink").table("all_reduce", [1 << 10, 1 << 14, 1 << 18, 1 << 22])
     assert answer["sizes"] == [
-        {"nbytes": c.nbytes, "chosen": c.algorithm, "predicted_ns": c.predicted_ns} for c in table.choices
+        {"nbytes": c.nbytes, "chosen": c.algorithm, "predicted_ns": c.predicted_ns, "pieces": c.pieces}
+        for c in table.choices
     ]
     assert [c["algorithm"] for c in answer["crossovers"]] == [c.algorithm for c in table.crossovers]
     chart = ET.fromstring((cli.directory / "chart.svg").read_text())

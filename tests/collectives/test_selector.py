@@ -12,7 +12,7 @@ from fauxrdma.collectives.algorithms import algorithms_for
 from fauxrdma.collectives.candidates import OPERATIONS, request_of
 from fauxrdma.collectives.fabric_cost import fabric_cost
 from fauxrdma.collectives.rank_paths import RankPaths
-from fauxrdma.collectives.selector import Selector, rounded_size
+from fauxrdma.collectives.selector import PIECES, Selector, rounded_size
 from fauxrdma.collectives.symbolic import run_symbolically
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.subnet import SubnetManager
@@ -72,6 +72,17 @@ def test_a_choice_is_remembered_by_rounded_size(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Selector, "compare", None)
     assert selector.choose("all_reduce", 1000) is first
     assert selector.choose("all_reduce", 1024) is selector.choose("all_reduce", 1440) is first
+
+
+def test_pipelines_are_cut_as_suits_their_size() -> None:
+    selector = selector_of("single-switch", 4, 1)
+    small, large = (selector.compare("broadcast", size, ["chain"]) for size in (1 << 18, 1 << 25))
+    # 64 KiB is the smallest piece, a slot the largest; in between, the more ranks are busy the better.
+    assert (small.pieces["chain"], large.pieces["chain"]) == (4, 64)
+    times = {pieces: selector.cost("broadcast", "chain", 1 << 25, pieces).predicted_ns for pieces in PIECES}
+    assert large.predicted_ns["chain"] == times[64] == min(times.values())
+    assert times[16] == selector.cost("broadcast", "chain", 1 << 25).predicted_ns
+    assert selector.plan("broadcast", "chain", 1 << 25, 64).chunk == 1 << 19
 
 
 def test_two_ranks_that_compute_apart_choose_alike() -> None:
