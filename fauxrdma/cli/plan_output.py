@@ -76,6 +76,8 @@ def print_selection(selection: SelectionTable, selector: Selector, plot: Path | 
         return
     names = selection.algorithms
     table = _table("size", *names)
+    for column in table.columns[1:]:  # names of algorithms may be long, and those of files longer
+        column.no_wrap, column.overflow = False, "fold"
     for choice in selection.choices:
         cells = []
         for name in names:

@@ -94,7 +94,7 @@ def test_every_field_of_the_json_file_is_documented(model: type[BaseModel]) -> N
     assert [name for name in model.model_fields if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("command", ["compare", "run", "devinfo"])
+@pytest.mark.parametrize("command", ["compare", "run", "devinfo", "plan"])
 def test_every_option_is_documented(command: str) -> None:
     page = (REPOSITORY / "docs" / "cli.md").read_text()
     shown = run(f"fauxrdma {command} --help").stdout
