@@ -8,6 +8,7 @@ from math import ceil
 
 import pytest
 
+from fauxrdma.fabric.routing import SwitchGraph, compute_routes
 from fauxrdma.topology.graph import NodeKind, Topology
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.summary import summarise
@@ -53,6 +54,37 @@ def test_the_superpod_has_the_counts_of_nvidia_s_table(units: int, missing: int)
     assert summarise(topology).tiers[0].verdict == "non-blocking"
     for host in range(nodes):  # rails are aligned: HCA i of all hosts of a unit on its leaf i
         assert [leaf_of(topology, host, i) for i in range(1, 9)] == [f"leaf{host // 32 * 8 + i}" for i in range(1, 9)]
+
+
+# The B200 edition, above 8 units: leaves, spines, cores, cables between leaves and spines, between spines and cores.
+SUPERPOD_WITH_CORES = {
+    16: (128, 128, 64, 4096, 4096),
+    32: (256, 256, 128, 8192, 8192),
+    64: (512, 512, 256, 16384, 16384),
+}
+
+
+@pytest.mark.parametrize("units", SUPERPOD_WITH_CORES)
+def test_the_superpod_grows_a_third_tier_with_the_counts_of_nvidia_s_table(units: int) -> None:
+    topology = load_topology("superpod,storage_hcas=0", 32 * units)
+    leaves, spines, cores, below, above = SUPERPOD_WITH_CORES[units]
+    assert switches(topology) == {"leaf": leaves, "spine": spines, "core": cores}
+    cables = trunks(topology)
+    by_tier: Counter[int] = Counter()
+    for (one, other), count in cables.items():
+        by_tier[min(topology.nodes[one].tier or 0, topology.nodes[other].tier or 0)] += count
+    assert (by_tier[0], by_tier[1]) == (below, above)
+    assert [tier.verdict for tier in summarise(topology).tiers] == ["non-blocking", "non-blocking", "nothing above"]
+    graph = SwitchGraph.of(topology)
+    assert all(len(graph.trunks[graph.number[f"core{n}"]]) == 64 for n in range(1, cores + 1))  # every port is taken
+
+
+def test_the_superpod_with_cores_and_a_half_filled_pod() -> None:
+    topology = load_topology("superpod,su=4,radix=16,gpus=4", 40)  # 10 units of 4 leaves; pods of 2 units
+    assert switches(topology) == {"leaf": 40, "spine": 20, "core": 16, "store": 5, "store-spine": 4}
+    for engine in ("minhop", "ftree"):
+        routes = compute_routes(SwitchGraph.of(topology), engine)
+        assert not routes.warnings
 
 
 @pytest.mark.parametrize("nodes", [1, 32, 33, 127, 256])

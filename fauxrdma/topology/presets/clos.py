@@ -71,12 +71,17 @@ class FatTree(Preset):
 @dataclass(frozen=True, kw_only=True)
 class SuperPod(Preset):
     """NVIDIA DGX SuperPOD (H100 reference architecture RA-11333, table 4: 8, 16, 24, 32 leaves and 4, 8, 16, 16 spines
-    for 1 to 4 scalable units; the B200 edition goes on with 64 and 32 for 8).
+    for 1 to 4 scalable units; the B200 edition has 64 and 32 for 8, then a third tier: 128 leaves, 128 spines and 64
+    cores for 16 units, twice and four times as many for 32 and 64).
 
     A scalable unit (SU) has 32 hosts and one leaf per rail: HCA i of each of its hosts is on the SU's leaf i. A leaf
     has as many cables up as down. As the reference says, an SU is cabled in full even when hosts are missing. The
     storage HCAs have a fabric of their own, a non-blocking two-level tree, as there: no way leads from it to the
-    compute fabric. Above 8 SUs the reference adds a tier of core switches, which this preset does not.
+    compute fabric.
+
+    When the leaves are more than a spine has ports, as many units as half of a spine's ports take (four) are a *pod*
+    with a spine for every uplink of a leaf; the j-th spines of all pods share a group of cores. The reference gives the
+    counts of this tier, which these are, but not who is cabled to whom.
     """
 
     name = "superpod"
@@ -92,8 +97,13 @@ class SuperPod(Preset):
     def _hosts_per_storage_leaf(self, shape: HostShape) -> int:
         return self.radix // 2 // shape.storage_hcas
 
+    def _units_per_pod(self, shape: HostShape) -> int:
+        return self.radix // 2 // shape.compute_hcas
+
     def _compute_limit(self, shape: HostShape) -> int:
-        return self.su * (self.radix // shape.compute_hcas) if 2 * self.su <= self.radix else 0
+        if 2 * self.su > self.radix:
+            return 0
+        return self.su * max(self.radix // shape.compute_hcas, self.radix * self._units_per_pod(shape))
 
     def max_nodes(self, shape: HostShape) -> int:
         limits = [self._compute_limit(shape)] if shape.compute_hcas else []
@@ -105,6 +115,11 @@ class SuperPod(Preset):
         if 2 * self.su > self.radix:
             return f"leaf1 ran out of ports (it has {self.radix}, and a unit of {self.su} hosts needs {2 * self.su})"
         if shape.compute_hcas and self._compute_limit(shape) == self.max_nodes(shape):
+            if self._units_per_pod(shape):
+                return (
+                    f"core1 ran out of ports (it has {self.radix}, one per pod of {self._units_per_pod(shape)} units "
+                    f"of {self.su} hosts)"
+                )
             return (
                 f"spine1 ran out of ports (it has {self.radix}, one per leaf, and each unit of {self.su} hosts has "
                 f"{shape.compute_hcas} leaves)"
@@ -121,13 +136,27 @@ class SuperPod(Preset):
             first = host // self.su * rails
             storage = [stores[host // per_store]] * shape.storage_hcas if stores else []
             wiring.host(host, leaves[first : first + rails] + storage)
-        if leaves:
+        if len(leaves) > self.radix:
+            self._plug_pods(wiring, leaves)
+        elif leaves:
             spines = wiring.switches("spine", spines_for(len(leaves), self.su, self.radix), 1, self.radix)
             wiring.mesh(leaves, spines, self.su // max(1, len(spines)))
         if stores:
             up = self.radix // 2
             spines = wiring.switches("store-spine", spines_for(len(stores), up, self.radix), 1, self.radix)
             wiring.mesh(stores, spines, up // max(1, len(spines)))
+
+    def _plug_pods(self, wiring: Wiring, leaves: list[str]) -> None:
+        up = self._units_per_pod(wiring.shape) * wiring.shape.compute_hcas  # of a spine: as many as a full pod's leaves
+        pods = -(-len(leaves) // up)
+        spines = wiring.switches("spine", pods * self.su, 1, self.radix)
+        group = spines_for(pods, up, self.radix)
+        cores = wiring.switches("core", self.su * group, 2, self.radix)
+        for pod in range(pods):
+            own = spines[pod * self.su : (pod + 1) * self.su]
+            wiring.mesh(leaves[pod * up : (pod + 1) * up], own, 1)
+            for j, spine in enumerate(own):
+                wiring.mesh([spine], cores[j * group : (j + 1) * group], up // group)
 
 
 @dataclass(frozen=True, kw_only=True)
