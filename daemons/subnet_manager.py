@@ -34,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         topology = load_topology(options.fabric, options.nodes, options.gpus, hca_rate).with_routing(options.routing)
         host, port = parse_address(options.listen)
         service = SubnetManagerService(
-            topology, clock=options.clock, dilation=_dilation(options.dilation), seed=options.seed
+            topology,
+            clock=options.clock,
+            dilation=_dilation(options.dilation),
+            seed=options.seed,
+            nodes_in_use=options.nodes_in_use,
         )
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(service, host, port, options.ready_fd))
@@ -54,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("fabric", help="preset (seed-rail8, fat-tree, seed-two-switch:ndr, ...) or path of a YAML file")
     parser.add_argument("--nodes", type=int, help="nodes in the fabric (default: 2, or all hosts of the YAML file)")
     parser.add_argument("--gpus", type=int, help="GPUs used per node, for the automatic dilation (default: all)")
+    parser.add_argument("--nodes-in-use", type=int, help="nodes that have ranks, for the same (default: all)")
     parser.add_argument("--clock", choices=CLOCKS, default="paced", help="default %(default)s; none shapes nothing")
     parser.add_argument(
         "--dilation", default="auto", metavar="auto|K", help="fabric time runs K times slower than wall"

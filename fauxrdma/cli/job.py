@@ -102,7 +102,8 @@ def common_dilation(jobs: Sequence[CheckedJob]) -> str:
         return spec.dilation
     speed = host_bytes_per_s()
     needed = [
-        choose_dilation(job.topology, job.spec.nodes, job.placement.gpus_to_pace(job.topology), speed) for job in jobs
+        choose_dilation(job.topology, len(job.placement.nodes), job.placement.gpus_to_pace(job.topology), speed)
+        for job in jobs
     ]
     return f"{max(needed):g}"
 

@@ -254,6 +254,7 @@ class LocalLab:
 
         deadline = time.monotonic() + _READY_TIMEOUT_S
         size = ["--nodes", str(self.nodes), "--gpus", str(self.placement.gpus_to_pace(self.topology))]
+        size += ["--nodes-in-use", str(len(self.placement.nodes))]
         time_options = ["--clock", self.clock, "--dilation", self._dilation_option, "--seed", str(self.seed)]
         routing = ["--routing", self.routing] if self.routing else []
         self._manager = self._start_daemon(

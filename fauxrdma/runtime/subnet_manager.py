@@ -77,11 +77,18 @@ class SubnetManagerService:
     """One fabric's subnet manager. `await start(host, port)`, later `await close()`.
 
     `clock` is "paced" or "none"; `dilation` None means: chosen from the topology and this host's measured throughput.
-    `seed` goes to every daemon. Fabric time starts at construction. Raises ConfigError for values that make no sense.
+    `seed` goes to every daemon. `nodes_in_use`: how many nodes have ranks (default: all), for what is chosen by load.
+    Fabric time starts at construction. Raises ConfigError for values that make no sense.
     """
 
     def __init__(
-        self, topology: Topology, *, clock: str = "paced", dilation: float | None = None, seed: int = 0
+        self,
+        topology: Topology,
+        *,
+        clock: str = "paced",
+        dilation: float | None = None,
+        seed: int = 0,
+        nodes_in_use: int | None = None,
     ) -> None:
         if clock not in CLOCKS:
             raise ConfigError(f"unknown clock {clock!r}: it is one of {', '.join(CLOCKS)}")
@@ -90,7 +97,7 @@ class SubnetManagerService:
                 f"dilation {dilation:g} is out of range: 1 is the speed of the real fabric, 1000 is 1000 times slower;"
                 " at most 1e9"
             )
-        nodes, gpus = topology.hosts, topology.active_gpus
+        nodes, gpus = topology.hosts if nodes_in_use is None else nodes_in_use, topology.active_gpus
         if clock == "none":
             dilation, quantum = 1.0, MAX_BURST // topology.mtu * topology.mtu
         else:

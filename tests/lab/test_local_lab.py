@@ -192,3 +192,24 @@ class TestRefusals:
     def test_a_lab_that_does_not_run_says_how_to_start_it(self) -> None:
         with pytest.raises(SetupError, match="with LocalLab"):
             LocalLab("fat-tree", 1, 1).report()
+
+
+class TestPlacement:
+    def test_ranks_are_where_the_placement_puts_them_and_idle_nodes_are_there(self) -> None:
+        with LocalLab("fat-tree", 3, 2, clock="none", placement="cyclic", on_nodes=[2, 0]) as lab:
+            assert lab.world_size == 4
+            env = lab.env_of_rank(3)
+            assert (env["FAUXRDMA_NODE"], env["FAUXRDMA_GPU"], env["FAUXRDMA_HCA"]) == ("0", "1", "hca2")
+            assert (env["GROUP_RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == ("1", "1", "4")
+            assert env["FAUXRDMA_PLACES"] == "2:0:1 0:0:1 2:1:2 0:1:2"
+            assert env["FAUXRDMA_SOCKET"] == str(lab.socket_path(0))
+            assert lab.rank_env(node=0, local_rank=1) == env
+            assert lab.socket_path(1).is_socket()
+            with pytest.raises(ConfigError, match="no local rank 0 on node 1, which has none"):
+                lab.rank_env(node=1, local_rank=0)
+            with pytest.raises(ConfigError, match=r"no rank 4: the lab has ranks 0\.\.3"):
+                lab.env_of_rank(4)
+
+    def test_a_placement_that_cannot_be_is_refused_before_anything_starts(self) -> None:
+        with pytest.raises(ConfigError, match="no node 2"):
+            LocalLab("fat-tree", 2, 1, on_nodes=[2])

@@ -463,6 +463,16 @@ def test_senseless_settings_are_refused() -> None:
             SubnetManagerService(topology, dilation=dilation)
 
 
+def test_idle_nodes_slow_nothing_down() -> None:
+    whole = load_topology("fat-tree", 8)
+    alone = SubnetManagerService(load_topology("fat-tree", 1), dilation=1900.0)
+    assert SubnetManagerService(whole, dilation=1900.0, nodes_in_use=1).quantum == alone.quantum
+    # 64 HCAs take longer bursts than 8, so that the host handles no more of them per second.
+    assert SubnetManagerService(whole, dilation=1900.0).quantum > alone.quantum
+    with pytest.raises(ConfigError, match="has 8 nodes of 8 GPUs, asked for 9"):
+        SubnetManagerService(whole, dilation=1900.0, nodes_in_use=9)
+
+
 def test_automatic_dilation_follows_the_measured_host() -> None:
     service = SubnetManagerService(load_topology("fat-tree", 2, 1))
     assert service.dilation == 1900.0  # two HCAs: timing decides, not this host's throughput
