@@ -12,6 +12,7 @@ from fauxrdma.cli.output import console, print_json
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.plan_rounds import SentMessage, describe_step, plan_messages
+from fauxrdma.collectives.request import FILE_PREFIX
 from fauxrdma.collectives.selector import Choice, SelectionTable, Selector
 from fauxrdma.errors import ConfigError
 from fauxrdma.report.plan_svg import MOST_MESSAGES, plan_svg
@@ -21,6 +22,8 @@ from fauxrdma.units import format_bytes, format_ns
 
 __all__ = ["print_selection", "print_shown"]
 
+_ONE_LINE = 100
+"""Characters of headings in one line."""
 _MOST_ROWS = 60
 """A table of messages or links goes no further; JSON has them all."""
 
@@ -75,9 +78,7 @@ def print_selection(selection: SelectionTable, selector: Selector, plot: Path | 
         print_json({**_about(selector), **_selection_json(selection)})
         return
     names = selection.algorithms
-    table = _table("size", *names)
-    for column in table.columns[1:]:  # names of algorithms may be long, and those of files longer
-        column.no_wrap, column.overflow = False, "fold"
+    table = _table("size", *_headings(names))
     for choice in selection.choices:
         cells = []
         for name in names:
@@ -97,6 +98,16 @@ def print_selection(selection: SelectionTable, selector: Selector, plot: Path | 
         out.print(f"not usable: {name}: {why}")
     if plot is not None:
         out.print(f"drawn: {plot}")
+
+
+def _headings(names: list[str]) -> list[str]:
+    """The names of algorithms, on several lines where they would not fit beside each other."""
+    if sum(len(name) + 2 for name in names) < _ONE_LINE:
+        return names
+    return [
+        f"{FILE_PREFIX}\n{Path(name).name}" if name.startswith(FILE_PREFIX) else name.replace("-", "-\n")
+        for name in names
+    ]
 
 
 def _selection_json(selection: SelectionTable) -> dict[str, Any]:
