@@ -11,6 +11,7 @@ import numpy as np
 from fauxrdma.collectives import Arithmetic, Plan, numpy_arithmetic
 from fauxrdma.collectives.algorithms import NEED_NODES, plan_for
 from fauxrdma.collectives.arithmetic import Array
+from fauxrdma.collectives.channelled import ChannelledPlan, over_channels
 from fauxrdma.collectives.direct import check_counts
 from fauxrdma.collectives.request import Counts, Request
 from fauxrdma.communicator.algorithm_choice import AUTO
@@ -252,7 +253,7 @@ class Communicator(Messenger):
         root: int = 0,
         *,
         partial: bool = False,
-    ) -> Plan:
+    ) -> Plan | ChannelledPlan:
         """The plan for an operation: all ranks must come to the same."""
         if itemsize > self._slot_bytes:
             raise LocalProtocolError(
@@ -262,12 +263,25 @@ class Communicator(Messenger):
         request = Request(
             operation, self.world_size, counts, itemsize, self._slot_bytes, self._lanes, root, partial=partial
         )
+        algorithm = algorithm or self._settings.algorithms.algorithm(operation) or self._default(operation, partial)
         if algorithm == AUTO:
             algorithm, pieces = self._choice.choose(request, lambda: self.layout)
             request = replace(request, pieces=pieces)
         if algorithm in NEED_NODES:
             request = replace(request, nodes=tuple(map(tuple, self.layout.nodes)), rails=tuple(self.layout.rails))
+        elif not self._channels.plain:
+            smaller = replace(request, slot_bytes=max(itemsize, self._channel_slot_bytes))
+            if (cut := over_channels(smaller, algorithm, self._channels.routes)) is not None:
+                return cut
         return plan_for(request, algorithm)
+
+    def _default(self, operation: str, partial: bool) -> str | None:
+        """What is used when nobody says: as in NCCL an all-to-all hands over within nodes where that keeps it on its
+        rail, unless NCCL_PXN_DISABLE is 1."""
+        if operation != "all_to_all" or partial or not self._settings.pxn:
+            return None
+        layout = self.layout
+        return "pxn" if layout.has_rails and len(layout.nodes) > 1 and max(map(len, layout.nodes)) > 1 else None
 
     def _blocks(self, name: str, block: Array, counts: Sequence[int] | None) -> tuple[int, ...]:
         if counts is None:

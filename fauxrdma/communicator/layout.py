@@ -72,13 +72,22 @@ class Layout:
     def rails(self) -> list[int]:
         """The rail of each rank's HCA, by rank: the one its user gave, else what the leaves of the HCAs say, else (on a
         fabric without rails) the HCA's index from 0."""
+        return [
+            self._by_leaves.get(seat.place.hca, seat.place.hca - 1) if seat.rail is None else seat.rail
+            for seat in self.seats
+        ]
+
+    @property
+    def has_rails(self) -> bool:
+        """Whether the ranks' HCAs are on rails that keep apart, by their leaves or by what the user said."""
+        return bool(self._by_leaves) or len({seat.rail for seat in self.seats}) > 1
+
+    @cached_property
+    def _by_leaves(self) -> dict[int, int]:
         leaves: dict[int, set[str]] = {}
         for seat in self.seats:
             leaves.setdefault(seat.place.hca, set()).add(seat.leaf)
-        by_leaves = rails_by_leaves(leaves)
-        return [
-            by_leaves.get(seat.place.hca, seat.place.hca - 1) if seat.rail is None else seat.rail for seat in self.seats
-        ]
+        return rails_by_leaves(leaves)
 
     def same_node(self, a: int, b: int) -> bool:
         """Whether ranks `a` and `b` are on one emulated node of one host: then NVLink joins them."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Action, PutCompleted, PutMessage, ReturnCredits, apply_event
 from fauxrdma.communicator.endpoint import Endpoint
 from fauxrdma.communicator.layout import Layout, exchange_layout, own_seat
+from fauxrdma.communicator.sleeping import sleep_on
 from fauxrdma.errors import CollectiveError, FauxrdmaError, VerbsError
 from fauxrdma.ib.enums import IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, WcStatus
 from fauxrdma.verbs import CQ, PD, WC, CompChannel, Context
@@ -52,7 +53,8 @@ class PeerMesh:
     """Endpoints to the peers of `rank`, over one context, protection domain, completion queue and channel.
 
     `store` carries the addresses, under keys beginning with `prefix`. Opens the default HCA when `context` is None, and
-    then closes it, too. Raises VerbsError or SetupError when the HCA cannot be opened.
+    then closes it, too. `rail`: that of the HCA, if the user gave it one. `beside`: the rank's main mesh, where this
+    one is of another channel. Raises VerbsError or SetupError when the HCA cannot be opened.
     """
 
     def __init__(
@@ -65,10 +67,13 @@ class PeerMesh:
         prefix: str,
         slots: int,
         slot_bytes: int,
+        rail: int | None = None,
+        beside: PeerMesh | None = None,
     ) -> None:
         self.rank = rank
         self._world_size = world_size
-        self._layout: Layout | None = None
+        self._layout: Layout | None = None if beside is None else beside.layout
+        self._rail = rail
         self.endpoints: dict[int, Endpoint] = {}
         self.channels: dict[int, Channel] = {}
         self._by_qp: dict[int, Endpoint] = {}
@@ -99,7 +104,7 @@ class PeerMesh:
         """Where all ranks sit. The first use waits for all ranks to use it, too."""
         # Not a cached_property: in Python 3.11 those of all instances share a lock, and ranks may be threads.
         if self._layout is None:
-            seat = own_seat(self.context)
+            seat = own_seat(self.context, rail=self._rail)
             self._layout = exchange_layout(self._store, self._prefix, self.rank, self._world_size, seat)
         return self._layout
 
@@ -181,7 +186,31 @@ class PeerMesh:
 
         Events go to the channels. Completions in error mark the endpoint; whether that matters is for the plan to say.
         """
-        completions = self._completions(timeout_s)
+        return self.poll() or sleep_on([self], timeout_s)
+
+    def poll(self) -> bool:
+        """Take in what has happened, without waiting; whether anything did."""
+        _, completions = self._cq.poll(64)
+        self._take(completions)
+        return bool(completions)
+
+    def due_in_s(self) -> float | None:
+        """Nothing comes unannounced."""
+        return None
+
+    def before_sleep(self) -> list[int]:
+        """Have the HCA announce what it does, on these file descriptors. Poll once more before you sleep."""
+        self._cq.req_notify()
+        return [self._completion_channel.fd]
+
+    def after_sleep(self, ready: Collection[int]) -> bool:
+        """Take in what happened; `ready` are the descriptors that were readable."""
+        if self._completion_channel.fd in ready and self._completion_channel.get_cq_event(timeout_s=0) is not None:
+            self._cq.ack_events(1)
+        return self.poll()
+
+    def _take(self, completions: list[WC]) -> None:
+        """Completions of the HCA become events in the channels, or failures."""
         touched: set[Endpoint] = set()
         for wc in completions:
             endpoint = self._by_qp.get(wc.qp_num)
@@ -200,20 +229,6 @@ class PeerMesh:
         for endpoint in touched:
             if endpoint.failure is None:
                 endpoint.repost()
-        return bool(completions)
-
-    def _completions(self, timeout_s: float) -> list[WC]:
-        """Completions as `CQ.wait` gives them, but without its polling before the sleep: messages here are large, and
-        the time is better spent by the HCA daemon that moves them."""
-        cq = self._cq
-        count, completions = cq.poll(64)
-        if not count:
-            cq.req_notify()
-            count, completions = cq.poll(64)
-            if not count and self._completion_channel.get_cq_event(timeout_s=timeout_s) is not None:
-                cq.ack_events(1)
-                _, completions = cq.poll(64)
-        return completions
 
     # Failures.
 

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from fauxrdma.collectives import Arithmetic, Plan, PlanExecutor
+from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.collectives.arithmetic import Array
+from fauxrdma.collectives.channelled import ChannelledPlan
 from fauxrdma.collectives.rank_paths import HCA
 from fauxrdma.communicator.algorithm_choice import AlgorithmChoice
+from fauxrdma.communicator.channel_set import ChannelSet, channel_slot_bytes
 from fauxrdma.communicator.layout import Layout
-from fauxrdma.communicator.mesh import PROBE_S, PeerMesh, Store
+from fauxrdma.communicator.mesh import PeerMesh, Store
+from fauxrdma.communicator.plan_execution import execute
 from fauxrdma.communicator.rendezvous import RendezvousStore
+from fauxrdma.communicator.settings import CollectiveSettings
+from fauxrdma.communicator.settings.hca_filter import HcaFilter
 from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
 from fauxrdma.errors import CollectiveError, ConfigError, ProtocolError, VerbsError
 from fauxrdma.units import format_bytes
-from fauxrdma.verbs import Context
+from fauxrdma.verbs import Context, get_device_list
 
 __all__ = ["PlanRunner"]
+
+
+def open_context(allowed: HcaFilter) -> Context:
+    """This rank's HCA, FAUXRDMA_HCA, or the one that takes its place where NCCL_IB_HCA does not let it be used. Raises
+    ConfigError when that leaves none, SetupError when there is no HCA daemon."""
+    own = os.environ.get("FAUXRDMA_HCA") or "hca1"
+    if allowed.allows(own):
+        return Context(own)
+    devices = get_device_list()
+    compute = [device.name for device in devices if device.gpus]
+    return Context(allowed.choose(own, compute or [device.name for device in devices]))
 
 
 class PlanRunner:
@@ -43,6 +61,8 @@ class PlanRunner:
         slot_bytes: int = 2 << 20,
         lanes: int = 2,
         statistics: RankStatistics | None = None,
+        channels: int | None = None,
+        cross_nic: int | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in a world of {world_size}: RANK must be 0..WORLD_SIZE-1")
@@ -50,6 +70,8 @@ class PlanRunner:
         self.world_size = world_size
         self.timeout_s = timeout_s
         self.statistics = RankStatistics(rank, world_size) if statistics is None else statistics
+        settings = CollectiveSettings.from_env(ALGORITHMS).with_options(channels=channels, cross_nic=cross_nic)
+        self._settings = settings
         self._own_store: RendezvousStore | None = None
         self._slot_bytes = slot_bytes
         self._lanes = lanes
@@ -58,10 +80,27 @@ class PlanRunner:
         self._closed = False
         self._store = store
         self._prefix = prefix
-        self._mesh = PeerMesh(
-            rank, world_size, store, context=context, prefix=prefix, slots=slots, slot_bytes=slot_bytes
-        )
-        self._context = self._mesh.context
+        self._own_context = open_context(settings.hcas) if context is None else None
+        self._context = context or self._own_context or Context()
+
+        def make_mesh(over: Context, prefix: str, slot_bytes: int, beside: PeerMesh | None) -> PeerMesh:
+            return PeerMesh(
+                rank, world_size, store, context=over, prefix=prefix, slots=slots, slot_bytes=slot_bytes,
+                rail=settings.hcas.rail(over.hca.name), beside=beside,
+            )  # fmt: skip
+
+        try:
+            self._mesh = main = make_mesh(self._context, prefix, slot_bytes, None)
+        except BaseException:
+            if self._own_context is not None:
+                self._own_context.close()
+            raise
+        self._channel_slot_bytes = smaller = channel_slot_bytes(slot_bytes, settings.channels)
+
+        def make_channel(over: Context, channel: str) -> PeerMesh:
+            return make_mesh(over, prefix + channel, smaller, main)
+
+        self._channels = ChannelSet(main, settings.channels, settings.cross_nic, make_channel)
         self.statistics.hca = self._context.hca.name
         self.statistics.clock = self._context.clock
         self.statistics.dilation = float(self._context.dilation)
@@ -94,7 +133,9 @@ class PlanRunner:
 
     # Running a plan.
 
-    def _run(self, plan: Plan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int) -> None:
+    def _run(
+        self, plan: Plan | ChannelledPlan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int
+    ) -> None:
         """Run this rank's part of `plan` on `buffers` (one-dimensional, contiguous, all the plan's but `scratch`);
         `nbytes` is for the records."""
         if self._closed:
@@ -107,7 +148,6 @@ class PlanRunner:
         try:
             start_ns = self._context.fabric_now_ns()
             deadline = time.monotonic() + self.timeout_s
-            self._mesh.connect(plan.program(self.rank).peers)
             self._execute(plan, buffers, arithmetic, nbytes, deadline)
             end_ns = self._context.fabric_now_ns()
         except CollectiveError as error:
@@ -124,39 +164,32 @@ class PlanRunner:
         self.statistics.record(Operation(plan.name, nbytes, start_ns, end_ns, wall_ns, plan.algorithm))
 
     def _execute(
-        self, plan: Plan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int, deadline: float
+        self,
+        plan: Plan | ChannelledPlan,
+        buffers: dict[str, Array],
+        arithmetic: Arithmetic | None,
+        nbytes: int,
+        deadline: float,
     ) -> None:
-        mesh = self._mesh
-        if "scratch" in plan.buffers:
-            dtype = next(iter(buffers.values())).dtype
-            buffers = {**buffers, "scratch": np.empty(plan.lengths(self.rank)["scratch"], dtype)}
-        executor = PlanExecutor(plan, self.rank, buffers, mesh.channels, arithmetic)
-        mesh.perform(executor.start(), deadline)
-        heard = time.monotonic()
-        while not executor.done:
-            for endpoint in mesh.endpoints.values():
-                if endpoint.failure is not None and executor.needs(endpoint.peer):
-                    raise CollectiveError(f"{endpoint.failure} during {plan.name} of {format_bytes(nbytes)}")
-            happened = mesh.wait(PROBE_S)
-            now = time.monotonic()
-            if happened:
-                heard = now
-                mesh.perform(executor.resume(), deadline)
-                continue
-            peer = executor.waiting_peer()
-            if now > deadline:
-                where = "" if peer is None else f" over {mesh.describe(peer)}"
-                raise CollectiveError(
-                    f"rank {self.rank}: {plan.name} of {format_bytes(nbytes)} not done after {self.timeout_s:g} s, "
-                    f"waiting for {executor.waiting_for()}{where}"
-                )
-            if peer is not None and now - heard > PROBE_S / 2:
-                mesh.endpoints[peer].probe()
+        if isinstance(plan, ChannelledPlan):
+            parts: Sequence[Plan] = plan.parts
+            meshes: Sequence[PeerMesh] = self._channels.meshes(len(parts))
+        else:
+            parts, meshes = (plan,), (self._mesh,)
+            if "scratch" in plan.buffers:
+                dtype = next(iter(buffers.values())).dtype
+                buffers = {**buffers, "scratch": np.empty(plan.lengths(self.rank)["scratch"], dtype)}
+        runs = []
+        for mesh, part in zip(meshes, parts, strict=True):
+            mesh.connect(part.program(self.rank).peers)
+            runs.append((mesh, PlanExecutor(part, self.rank, buffers, mesh.channels, arithmetic)))
+        execute(runs, f"{plan.name} of {format_bytes(nbytes)}", self.timeout_s, deadline)
 
     def _break(self, reason: str) -> None:
         """Nothing can follow; let the peers know, too."""
         self._broken = reason
         self._mesh.disconnect()
+        self._channels.disconnect()
 
     def close(self) -> None:
         """Let the last puts finish (a few seconds at most), then free everything. Idempotent; never raises."""
@@ -165,7 +198,11 @@ class PlanRunner:
         self._closed = True
         if self._broken is None:
             self._mesh.drain()
+            self._channels.drain()
+        self._channels.close()
         self._mesh.close()
+        if self._own_context is not None:
+            self._own_context.close()
         if self._own_store is not None:
             if self._broken is None:
                 self._own_store.close()

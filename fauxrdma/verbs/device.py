@@ -129,6 +129,11 @@ class Context(PortQueries):
         watch_for_fork(self)
 
     @property
+    def socket(self) -> str:
+        """The daemon's Unix socket: where the other HCAs of this node are opened, too."""
+        return str(self._channel.path)
+
+    @property
     def dilation(self) -> float:
         """Wall seconds per fabric second."""
         return self._clock.dilation

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fauxrdma.collectives.channels import PREFER_SAME_NIC
 from fauxrdma.communicator.settings.algorithm_rules import (
@@ -66,6 +66,19 @@ class CollectiveSettings:
             hcas=parse_hca_filter(environment.get(IB_HCA_VARIABLE, "")),
             algorithms=algorithms,
             verbose=debug in ("info", "trace", "all") or environment.get("FAUXRDMA_DEBUG", "") not in ("", "0"),
+        )
+
+    def with_options(self, *, channels: int | None, cross_nic: int | None) -> CollectiveSettings:
+        """These settings, but what is given as an argument goes before the environment. Raises ConfigError for values
+        that there are not."""
+        if channels is not None and not 1 <= channels <= MOST_CHANNELS:
+            raise ConfigError(f"channels={channels}: it must be from 1 to {MOST_CHANNELS}")
+        if cross_nic is not None and not 0 <= cross_nic <= PREFER_SAME_NIC:
+            raise ConfigError(f"cross_nic={cross_nic}: it must be 0 (same HCA), 1 (any) or 2 (same if possible)")
+        return replace(
+            self,
+            channels=self.channels if channels is None else channels,
+            cross_nic=self.cross_nic if cross_nic is None else cross_nic,
         )
 
 

@@ -1,0 +1,54 @@
+"""Running one rank's part of a plan to its end, on one mesh of peers or, cut over channels, on several together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from fauxrdma.collectives import PlanExecutor
+from fauxrdma.communicator.mesh import PROBE_S, PeerMesh
+from fauxrdma.communicator.sleeping import wait_for_any
+from fauxrdma.errors import CollectiveError
+
+__all__ = ["execute"]
+
+Run = tuple[PeerMesh, PlanExecutor]
+
+
+def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -> None:
+    """Drive all `runs` until each is done. `what` names the collective in errors; `deadline` in monotonic wall time, is
+    `timeout_s` after it began. Raises CollectiveError when a peer that is needed fails, or when the time is up."""
+    for mesh, executor in runs:
+        mesh.perform(executor.start(), deadline)
+    heard = time.monotonic()
+    while left := [run for run in runs if not run[1].done]:
+        for mesh, executor in left:
+            for endpoint in mesh.endpoints.values():
+                if endpoint.failure is not None and executor.needs(endpoint.peer):
+                    raise CollectiveError(f"{endpoint.failure} during {what}")
+        if len(runs) == 1:
+            mesh, executor = runs[0]
+            happened = mesh.wait(PROBE_S)
+        else:
+            happened = wait_for_any([mesh for mesh, _ in runs], PROBE_S)
+        now = time.monotonic()
+        if happened:
+            heard = now
+            for mesh, executor in left:
+                mesh.perform(executor.resume(), deadline)
+        elif now > deadline:
+            raise _overdue(left, what, timeout_s)
+        elif now - heard > PROBE_S / 2:
+            for mesh, executor in left:
+                peer = executor.waiting_peer()
+                if peer is not None:
+                    mesh.endpoints[peer].probe()
+
+
+def _overdue(left: Sequence[Run], what: str, timeout_s: float) -> CollectiveError:
+    mesh, executor = left[0]
+    peer = executor.waiting_peer()
+    where = "" if peer is None else f" over {mesh.describe(peer)}"
+    return CollectiveError(
+        f"rank {mesh.rank}: {what} not done after {timeout_s:g} s, waiting for {executor.waiting_for()}{where}"
+    )
