@@ -96,7 +96,8 @@ def fabric_cost(plan: Plan, itemsize: int, paths: RankPaths, *, messages_too: bo
         if found is None:
             path = paths.path(source, target)
             links = [hop[0] for hop in path.hops]
-            found = flows[source, target] = PlayedFlow(target, links, path.rate.bits_per_s, path.latency_ns)
+            found = PlayedFlow(target, links, path.rate.bits_per_s, path.latency_ns, path.shares)
+            flows[source, target] = found
         return found
 
     programs: list[list[Operation]] = []
@@ -173,6 +174,11 @@ def _counted(end_ns: tuple[int, ...], rounds: int, pairs: Mapping[Pair, PairTraf
 
 
 def _count(path: RankPath, nbytes: int, link_bytes: Counter[int]) -> None:
+    if path.ways:
+        each, rest = divmod(nbytes, len(path.ways))
+        for number, way in enumerate(path.ways):
+            link_bytes.update(dict.fromkeys(way, each + (number < rest)))
+        return
     for hop in path.hops:
         share, rest = divmod(nbytes, len(hop))
         for number, link in enumerate(hop):

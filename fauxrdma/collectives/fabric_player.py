@@ -31,17 +31,32 @@ _DEPARTURE, _ARRIVAL = 0, 1
 
 
 class PlayedFlow:
-    """The messages of one rank to another. `links` index the capacities given to `play`; `rate_bps` is the flow's rate
-    when it is alone."""
+    """The messages of one rank to another. `links` index the capacities given to `play`, `shares` says what part of the
+    flow crosses each (all of it unless given); `rate_bps` is the flow's rate when it is alone."""
 
     __slots__ = (
-        "arrived", "at_ns", "group", "latency_ns", "links", "need", "number", "queue", "rate_bps", "started_ns",
-        "surplus", "target", "version",
+        "arrived",
+        "at_ns",
+        "group",
+        "latency_ns",
+        "links",
+        "need",
+        "number",
+        "queue",
+        "rate_bps",
+        "shares",
+        "started_ns",
+        "surplus",
+        "target",
+        "version",
     )  # fmt: skip
 
-    def __init__(self, target: int, links: Sequence[int], rate_bps: int, latency_ns: int) -> None:
+    def __init__(
+        self, target: int, links: Sequence[int], rate_bps: int, latency_ns: int, shares: Sequence[float] = ()
+    ) -> None:
         self.target = target
         self.links = links
+        self.shares = shares or (1.0,) * len(links)
         self.rate_bps = rate_bps
         self.latency_ns = latency_ns
         self.arrived = 0
@@ -76,9 +91,11 @@ class _Group:
         width = max(len(flow.links) for flow in flows)
         self._capacity = np.array([capacities[link] for link in used], dtype=np.float64)
         self._links = np.full((len(flows), width), len(used), dtype=np.intp)
+        self._shares = np.ones((len(flows), width))
         for number, flow in enumerate(flows):
             flow.group, flow.number = self, number
             self._links[number, : len(flow.links)] = [place[link] for link in flow.links]
+            self._shares[number, : len(flow.links)] = flow.shares
         self._known: dict[int, list[tuple[PlayedFlow, int]]] = {}
 
     def rates(self) -> list[tuple[PlayedFlow, int]]:
@@ -86,7 +103,7 @@ class _Group:
         known = self._known.get(self.active)
         if known is None:
             rows = [number for number in range(len(self.flows)) if self.active >> number & 1]
-            exact = max_min_rates(self._capacity, self._links[rows], np.ones(len(rows)))
+            exact = max_min_rates(self._capacity, self._links[rows], np.ones(len(rows)), self._shares[rows])
             rates = np.maximum(np.rint(exact), 1).astype(np.int64).tolist()
             known = [(self.flows[row], rate) for row, rate in zip(rows, rates, strict=True)]
             self._known[self.active] = known
@@ -96,9 +113,11 @@ class _Group:
 def _groups(flows: Sequence[PlayedFlow], capacities: Sequence[int]) -> list[_Group]:
     """The flows that can meet on a full link: one that is narrower than all that may come over it together."""
     users: dict[int, list[PlayedFlow]] = {}
+    demand: dict[int, float] = {}
     for flow in flows:
-        for link in flow.links:
+        for link, share in zip(flow.links, flow.shares, strict=True):
             users.setdefault(link, []).append(flow)
+            demand[link] = demand.get(link, 0) + flow.rate_bps * share
     leader: dict[PlayedFlow, PlayedFlow] = {}
 
     def find(flow: PlayedFlow) -> PlayedFlow:
@@ -108,7 +127,7 @@ def _groups(flows: Sequence[PlayedFlow], capacities: Sequence[int]) -> list[_Gro
         return flow
 
     for link, own in users.items():
-        if sum(flow.rate_bps for flow in own) > capacities[link]:
+        if demand[link] > capacities[link]:
             for flow in own[1:]:
                 leader[find(flow)] = find(own[0])
     members: dict[PlayedFlow, list[PlayedFlow]] = {}

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.graph import NodeKind, Topology
 from fauxrdma.topology.rank_places import RankPlace
@@ -37,12 +38,15 @@ PCIE_LATENCY_NS = 1000
 @dataclass(frozen=True, slots=True)
 class RankPath:
     """The way from one rank to another. `hops` are groups of link ids; `rate` is the payload rate of the narrowest;
-    `latency_ns` one-way for a small message; `over_hcas` whether it takes the HCAs."""
+    `latency_ns` one-way for a small message; `over_hcas` whether it takes the HCAs. Where packets are sprayed there are
+    several `ways`, which take equal parts, and `shares` says what part crosses each hop."""
 
     hops: tuple[tuple[int, ...], ...]
     latency_ns: int
     rate: Rate
     over_hcas: bool
+    ways: tuple[tuple[int, ...], ...] = ()
+    shares: tuple[float, ...] = ()
 
 
 class RankPaths:
@@ -82,8 +86,18 @@ class RankPaths:
         """The path between two ranks. Raises FabricUnhealthy when the fabric has none."""
         known = self._known.get((source, target))
         if known is None:
-            known = self._known[source, target] = self._find(source, target)
+            known = self._find(source, target)
+            if known.over_hcas and self.manager.routes.engine == "spray":
+                known = self._sprayed(source, target)
+            self._known[source, target] = known
         return known
+
+    def _sprayed(self, source: int, target: int) -> RankPath:
+        # Which way takes the first packet depends on the queue pair; over all packets the ways are even.
+        path = self.manager.flow_path(FlowKey(self._lids[source], self._lids[target], 0))
+        hops = tuple((link,) for link in path.links)
+        shares = path.shares if path.ways else ()
+        return RankPath(hops, path.latency_ns, path.rate, over_hcas=True, ways=path.ways, shares=shares)
 
     def _find(self, source: int, target: int) -> RankPath:
         here, there = self.places[source], self.places[target]

@@ -163,6 +163,19 @@ def test_without_nvlink_gpus_meet_at_the_pcie_switch_or_the_root() -> None:
     assert not paths.path(0, 1).over_hcas
 
 
+def test_sprayed_packets_use_every_uplink_alike() -> None:
+    paths = paths_of("seed-rail8,transport=rocev2,routing=spray", 2, 2)
+    counts = [[0, 0, 0, 1_000_003], [0] * 4, [0] * 4, [0] * 4]
+    cost = fabric_cost(all_to_all(counts, chunk=1 << 20, lanes=1), 1, paths)
+    topology = paths.topology
+    up = [n for link, n in cost.link_bytes.items() if topology.links[link].name.startswith("leaf1->spine")]
+    assert len(up) == len([link for link in topology.links_from("leaf1") if link.dst.startswith("spine")])
+    assert sum(up) == cost.over_spines == 1_000_003
+    assert max(up) - min(up) <= len(paths.path(0, 3).ways) // len(up)
+    # The tables would send it all over one of them: as fast for one flow, not for several.
+    assert paths.path(0, 3).rate == paths.manager.payload_rate(topology.fabric_link(topology.hca(0, 1)).id)
+
+
 def test_two_gpus_of_one_hca_share_it() -> None:
     shared = paths_of("fat-tree,gpus_per_hca=2", 2, 2)
     own = paths_of("fat-tree", 2, 2)

@@ -57,7 +57,8 @@ class SlowWorld:
         if nbytes and number not in self.model:
             path = self.paths.path(source, target)
             links = tuple(self.hops.index(hop) for hop in path.hops)
-            self.model.start(number, Path(links, 0, path.latency_ns, path.rate))
+            ways = tuple(tuple(self.hops.index((link,)) for link in way) for way in path.ways)
+            self.model.start(number, Path(links, 0, path.latency_ns, path.rate, ways))
 
     def advance(self, rank: int, now: int) -> None:
         steps = self.plan.program(rank).steps
@@ -97,6 +98,8 @@ FABRICS = [
     ("superpod", 2, 4, "nvlink"),
     ("seed-rail8", 2, 4, "nvlink"),
     ("fat-tree,transport=rocev2", 4, 2, "nvlink"),
+    ("fat-tree,oversubscription=3,transport=rocev2,routing=spray", 4, 2, "hca"),
+    ("seed-rail8,transport=rocev2,routing=spray", 2, 3, "hca"),
 ]
 
 
