@@ -69,8 +69,7 @@ def place(
     if svg is not None:
         from fauxrdma.report.topology_svg import topology_svg
 
-        ranks = {seat.gpu_name: rank for rank, seat in enumerate(chosen.places)}
-        _write("--svg", svg, topology_svg(topology, ranks=ranks, title=f"{fabric}, {placement}") + "\n")
+        _write("--svg", svg, topology_svg(topology, placement=chosen, title=f"{fabric}, {placement}") + "\n")
     rows = _rows(topology, chosen)
     hops = chosen.ring_hops(topology)
     if format_ is Format.JSON:

@@ -18,6 +18,8 @@ from fauxrdma.report.results import Comparison, RunResult
 from fauxrdma.report.table import comparison_rows
 from fauxrdma.report.topology_svg import LOAD_STEPS, topology_svg
 from fauxrdma.topology.graph import Topology
+from fauxrdma.topology.placement import Placement
+from fauxrdma.topology.rank_places import RankPlace
 from fauxrdma.units import format_bytes, format_ns
 
 __all__ = ["render_html"]
@@ -56,10 +58,12 @@ def _title(runs: Sequence[RunResult]) -> str:
 
 def _panel(run: RunResult, topology: Topology, span: tuple[float, float]) -> dict[str, Any]:
     histogram = histogram_svg(run.main_all_reduce_ns, span, run.time_name) if run.main_all_reduce_ns else ""
-    ranks = {f"n{seat.node}.gpu{seat.gpu}": seat.rank for seat in run.places}
+    placement = Placement(run.placement, tuple(RankPlace(seat.node, seat.gpu, seat.hca) for seat in run.places))
     return {
         "run": run,
-        "drawing": Markup(topology_svg(topology, run.links, ranks=ranks, title=f"{run.name}: {run.description}")),
+        "drawing": Markup(
+            topology_svg(topology, run.links, placement=placement, title=f"{run.name}: {run.description}")
+        ),
         "histogram": Markup(histogram),
         "links": run.links[:_LINKS_LISTED],
         "more_links": max(0, len(run.links) - _LINKS_LISTED),

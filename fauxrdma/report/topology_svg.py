@@ -8,7 +8,9 @@ from html import escape
 
 from fauxrdma.report.layout import Box, Layout, lay_out
 from fauxrdma.report.results import LinkLoad
+from fauxrdma.report.ring_svg import RING_DEPTH, RING_STYLE, ring_arcs
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
+from fauxrdma.topology.placement import Placement
 from fauxrdma.units import format_bytes, format_ns
 
 __all__ = ["LOAD_STEPS", "SVG_STYLE", "topology_svg"]
@@ -50,11 +52,11 @@ def topology_svg(
     topology: Topology,
     links: Sequence[LinkLoad] = (),
     *,
-    ranks: Mapping[str, int] | None = None,
+    placement: Placement | None = None,
     title: str = "",
 ) -> str:
-    """One ``<svg>`` element, complete with its style. Without `links` all cables have the colour of no load. `ranks`
-    has the ranks of a job by the name of their GPU, which then shows them.
+    """One ``<svg>`` element, complete with its style. Without `links` all cables have the colour of no load. With
+    a `placement` the GPUs show their ranks, and arcs below them the ring in rank order.
 
     Load is utilisation; where all of it is 0 (nothing was shaped) it is bytes relative to the busiest link.
     """
@@ -62,12 +64,14 @@ def topology_svg(
     loads = {link.name: link for link in links}
     levels = _levels(links)
     wires = _wires(topology, layout, loads)
-    ranks = ranks or {}
+    ranks = {} if placement is None else {place.gpu_name: rank for rank, place in enumerate(placement.places)}
+    arcs = [] if placement is None else ring_arcs(topology, layout, placement)
+    height = layout.height + (RING_DEPTH if arcs else 0.0)
     used = {end for link in links for end in (link.src, link.dst)} | set(ranks)
     parts = [
-        f'<svg class="topo" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}" '
+        f'<svg class="topo" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width:.0f} {height:.0f}" '
         f'width="{layout.width:.0f}" role="img" aria-label="{escape(title or topology.name)}">',
-        f"<style>{SVG_STYLE}</style>",
+        f"<style>{SVG_STYLE}{RING_STYLE if arcs else ''}</style>",
     ]
     parts += [_host(host, box) for host, box in layout.hosts.items()]
     wires.sort(key=lambda wire: max((levels[load.name] for load in wire.loads), default=0))  # the busy ones on top
@@ -76,8 +80,9 @@ def topology_svg(
         _device(topology, topology.nodes[name], box, name in used, layout.pitch, ranks.get(name))
         for name, box in layout.boxes.items()
     ]
+    parts += arcs
     if layout.left_out:
-        x, y = layout.width - 90, layout.height - 4
+        x, y = layout.width - 90, height - 4
         parts.append(f'<text class="soft" x="{x:.0f}" y="{y:.0f}">and {layout.left_out} more nodes</text>')
     parts.append("</svg>")
     return "\n".join(parts)

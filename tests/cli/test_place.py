@@ -56,6 +56,17 @@ def test_the_ranks_are_drawn_in_their_gpus(cli: Any) -> None:
     row = [text for text in texts if text and text[0] in "rG" and text[1:].isdecimal()]
     assert row[:8] == ["r0", "r2", "G2", "G3", "G4", "G5", "G6", "G7"]
     assert row[8:10] == ["r1", "r3"]
+    hops = [
+        (group.get("class"), group.findtext("{http://www.w3.org/2000/svg}title"))
+        for group in ElementTree.parse(cli.directory / "seats.svg").iter("{http://www.w3.org/2000/svg}g")
+        if str(group.get("class")).startswith("hop")
+    ]
+    assert hops == [
+        ("hop along", "rank 0 to rank 1: along rail 0"),
+        ("hop across", "rank 1 to rank 2: from rail 0 to rail 1"),
+        ("hop along", "rank 2 to rank 3: along rail 1"),
+        ("hop across", "rank 3 to rank 0: from rail 1 to rail 0"),
+    ]
 
 
 @pytest.mark.parametrize(
