@@ -10,6 +10,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.formats.plain_yaml import NotPlain, PlainReader
 from fauxrdma.topology.formats.source import Source
 
 __all__ = ["Tree", "parse_yaml"]
@@ -65,6 +66,23 @@ class Tree:
 
 def parse_yaml(source: Source) -> Tree:
     """The file's mapping. Raises ConfigError with line and column for what is not YAML."""
+    try:
+        return _read_plain(source).mapping()
+    except NotPlain:
+        return _read_any(source)
+
+
+def _read_plain(source: Source) -> Tree:
+    reader = PlainReader[Tree](
+        lambda what, at, text: Tree(source, at, what, text),
+        lambda what, at, trees: Tree(source, at, what, elements=trees),
+        lambda what, at, trees: Tree(source, at, what, children=trees, is_mapping=True),
+        MAX_DEPTH,
+    )
+    return reader.read(source.text, "the file")
+
+
+def _read_any(source: Source) -> Tree:
     try:
         root = YAML(typ="safe", pure=True).compose(source.text)
     except MarkedYAMLError as error:
