@@ -83,6 +83,29 @@ def test_a_plan_from_a_file_runs(lab: LocalLab) -> None:
     all_well(run_ranks(lab, 4, work))
 
 
+def test_the_environment_chooses_for_calls_that_do_not(
+    on_the_fabric: LocalLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = EXAMPLES / "two_pairs.yaml"
+
+    def work(communicator: Communicator) -> list[str]:
+        mine = np.full(300_000, communicator.rank, np.float32)
+        communicator.all_reduce(mine)
+        assert (mine == 6).all()
+        communicator.all_reduce(mine, algorithm="bcube")
+        communicator.broadcast(mine)
+        communicator.barrier()
+        return [operation.algorithm for operation in communicator.statistics.operations]
+
+    monkeypatch.setenv("FAUXRDMA_ALGO", f"file:{path}")
+    assert all_well(run_ranks(on_the_fabric, 4, work)) == [[f"file:{path}", "bcube", "ring", "dissemination"]] * 4
+    monkeypatch.setenv("FAUXRDMA_ALGO", "auto")
+    first, *others = all_well(run_ranks(on_the_fabric, 4, work))
+    assert others == [first] * 3
+    assert first[0] != "ring"
+    assert first[1::2] == ["bcube", "dissemination"]
+
+
 def test_auto_without_a_fabric_is_refused(lab: LocalLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOPOLOGY_VARIABLE, raising=False)
 

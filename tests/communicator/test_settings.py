@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -162,7 +163,11 @@ def test_auto_and_files_are_chosen_elsewhere() -> None:
     found = parse_own_algo("auto;all_reduce:file:/tmp/a plan.json", KNOWN)
     assert found.algorithm("all_reduce") == "file:/tmp/a plan.json"
     assert found.algorithm("reduce") == "auto"
-    assert parse_own_algo("file:plan.json", KNOWN).algorithm("all_gather") == "file:plan.json"
+    # A file on its own is for the operation that it describes.
+    ring = f"file:{Path(__file__).resolve().parents[2] / 'examples' / 'plans' / 'ring_all_reduce.yaml'}"
+    assert dict(parse_own_algo(ring, KNOWN).by_operation) == {"all_reduce": ring}
+    with pytest.raises(ConfigError, match="no such file"):
+        parse_own_algo("file:none.yaml", KNOWN)
 
 
 @pytest.mark.parametrize(

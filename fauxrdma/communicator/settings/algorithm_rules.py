@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from fauxrdma.collectives.request import FILE_PREFIX
 from fauxrdma.errors import ConfigError
 
 __all__ = ["ALGO_VARIABLE", "NCCL_ALGO_VARIABLE", "AlgorithmRules", "parse_nccl_algo", "parse_own_algo"]
@@ -33,7 +34,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 """NCCL's algorithms that are emulated, and what they are called here, by operation."""
 OTHERS = ("collnet", "collnetchain", "collnetdirect", "nvls", "nvlstree", "pat")
 """NCCL's algorithms that need switches which compute, or are not emulated."""
-CHOSEN_ELSEWHERE = ("auto", "file:")
+AUTO = "auto"
+CHOSEN_ELSEWHERE = (AUTO, FILE_PREFIX)
 
 Known = Mapping[str, Collection[str]]
 """The algorithms there are, by operation."""
@@ -97,12 +99,13 @@ def _allowed(words: str, text: str) -> list[str]:
 
 
 def parse_own_algo(text: str, known: Known) -> AlgorithmRules:
-    """What FAUXRDMA_ALGO says. Raises ConfigError for an algorithm or operation there is not."""
+    """What FAUXRDMA_ALGO says. Raises ConfigError for an algorithm or operation there is not, or a plan file with a
+    mistake."""
     lists = _split(text, ALGO_VARIABLE, {name: name for name in known}, whole=CHOSEN_ELSEWHERE)
     by_operation: dict[str, str] = {}
     everywhere = lists.get("")
     if everywhere is not None:
-        having = [op for op, names in known.items() if everywhere in names or everywhere.startswith(CHOSEN_ELSEWHERE)]
+        having = _operations_with(everywhere, known)
         if not having:
             every = sorted({name for names in known.values() for name in names})
             raise ConfigError(
@@ -119,6 +122,15 @@ def parse_own_algo(text: str, known: Known) -> AlgorithmRules:
                 )
             by_operation[operation] = name
     return AlgorithmRules(by_operation)
+
+
+def _operations_with(algorithm: str, known: Known) -> list[str]:
+    """The operations that an algorithm is for: of a file the one it describes."""
+    if algorithm.startswith(FILE_PREFIX):
+        from fauxrdma.collectives.plan_file import operation_of_file  # brings a YAML parser, which others do not need
+
+        return [operation_of_file(algorithm.removeprefix(FILE_PREFIX))]
+    return [operation for operation, names in known.items() if algorithm in names or algorithm == AUTO]
 
 
 def _split(text: str, variable: str, functions: Mapping[str, str], whole: tuple[str, ...] = ()) -> dict[str, str]:
