@@ -45,12 +45,6 @@ class ChannelSet:
         """Whether everything goes over the main mesh."""
         return self.count == 1 and self._cross_nic is None
 
-    def rail_of(self, rank: int, hca: int) -> int:
-        """The rail of an HCA (by index) of the node of `rank`."""
-        layout = self._main.layout
-        mates = (mate for ranks in layout.nodes if rank in ranks for mate in ranks if layout.places[mate].hca == hca)
-        return layout.rails[next(mates)]
-
     @property
     def routes(self) -> tuple[ChannelRoute, ...]:
         """The way of each channel. The first use waits until all ranks have made their communicator."""

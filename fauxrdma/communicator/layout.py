@@ -21,7 +21,16 @@ from fauxrdma.topology.rails import rails_by_leaves
 from fauxrdma.topology.rank_places import RankPlace
 from fauxrdma.verbs import Context
 
-__all__ = ["GPU_VARIABLE", "PLACES_VARIABLE", "Layout", "Seat", "exchange_layout", "own_seat", "parse_places"]
+__all__ = [
+    "GPU_VARIABLE",
+    "PLACES_VARIABLE",
+    "Layout",
+    "Seat",
+    "announce_seat",
+    "learn_layout",
+    "own_seat",
+    "parse_places",
+]
 
 GPU_VARIABLE = "FAUXRDMA_GPU"
 """The GPU of this rank, numbered within its node from 0."""
@@ -140,22 +149,24 @@ def _gpu(context: Context, environment: Mapping[str, str]) -> int:
     return hca.gpus[0] if hca.gpus else 0
 
 
-def exchange_layout(store: _Store, prefix: str, rank: int, world_size: int, seat: Seat) -> Layout:
-    """Tell the others where this rank sits and learn where they do, under keys of `store` that begin with `prefix`.
+def _key(prefix: str, rank: int) -> str:
+    return f"{prefix}fauxrdma/{rank}/seat"
 
-    All ranks must come here. Raises CollectiveError when one does not within the store's timeout.
-    """
 
-    def key(of: int) -> str:
-        return f"{prefix}fauxrdma/{of}/seat"
-
+def announce_seat(store: _Store, prefix: str, rank: int, seat: Seat) -> None:
+    """Tell the others where this rank sits, under a key of `store` that begins with `prefix`."""
     place = seat.place
     content = [place.node, place.gpu, place.hca, seat.leaf, seat.host, seat.rail]
-    store.set(key(rank), msgpack.packb(content, use_bin_type=True))
+    store.set(_key(prefix, rank), msgpack.packb(content, use_bin_type=True))
+
+
+def learn_layout(store: _Store, prefix: str, rank: int, world_size: int) -> Layout:
+    """Where all ranks sit, once each has announced it. Raises CollectiveError when one does not within the store's
+    timeout."""
     seats = []
     for other in range(world_size):
         try:
-            node, gpu, hca, leaf, host, rail = msgpack.unpackb(bytes(store.get(key(other))), raw=False)
+            node, gpu, hca, leaf, host, rail = msgpack.unpackb(bytes(store.get(_key(prefix, other))), raw=False)
         except FauxrdmaError:
             raise
         except Exception as error:  # a torch store raises its own kinds

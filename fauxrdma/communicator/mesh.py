@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Action, PutCompleted, PutMessage, ReturnCredits, apply_event
 from fauxrdma.communicator.endpoint import Endpoint
-from fauxrdma.communicator.layout import Layout, exchange_layout, own_seat
+from fauxrdma.communicator.layout import Layout, announce_seat, learn_layout, own_seat
 from fauxrdma.communicator.sleeping import sleep_on
 from fauxrdma.errors import CollectiveError, FauxrdmaError, VerbsError
 from fauxrdma.ib.enums import IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, WcStatus
@@ -73,7 +73,6 @@ class PeerMesh:
         self.rank = rank
         self._world_size = world_size
         self._layout: Layout | None = None if beside is None else beside.layout
-        self._rail = rail
         self.endpoints: dict[int, Endpoint] = {}
         self.channels: dict[int, Channel] = {}
         self._by_qp: dict[int, Endpoint] = {}
@@ -92,6 +91,8 @@ class PeerMesh:
             # Receives and sends of a handful of peers, with room: an overrun would take all queue pairs down.
             depth = max(1024, 32 * slots * min(world_size, 64))
             self._cq = CQ(self.context, depth, None, self._completion_channel, 0)
+            if beside is None:
+                announce_seat(store, prefix, rank, own_seat(self.context, rail=rail))
         except BaseException:
             for resource in reversed(opened):
                 resource.close()
@@ -101,11 +102,10 @@ class PeerMesh:
 
     @property
     def layout(self) -> Layout:
-        """Where all ranks sit. The first use waits for all ranks to use it, too."""
+        """Where all ranks sit. The first use waits until all ranks have made their mesh."""
         # Not a cached_property: in Python 3.11 those of all instances share a lock, and ranks may be threads.
         if self._layout is None:
-            seat = own_seat(self.context, rail=self._rail)
-            self._layout = exchange_layout(self._store, self._prefix, self.rank, self._world_size, seat)
+            self._layout = learn_layout(self._store, self._prefix, self.rank, self._world_size)
         return self._layout
 
     # Connections.

@@ -15,6 +15,7 @@ from fauxrdma.collectives.arithmetic import Array
 from fauxrdma.collectives.channelled import ChannelledPlan
 from fauxrdma.collectives.rank_paths import HCA
 from fauxrdma.communicator.algorithm_choice import AlgorithmChoice
+from fauxrdma.communicator.announcements import Announcer
 from fauxrdma.communicator.channel_set import ChannelSet, channel_slot_bytes
 from fauxrdma.communicator.layout import Layout
 from fauxrdma.communicator.mesh import PeerMesh, Store
@@ -80,6 +81,7 @@ class PlanRunner:
         self._closed = False
         self._store = store
         self._prefix = prefix
+        self._announcer = Announcer() if rank == 0 and settings.verbose else None
         self._own_context = open_context(settings.hcas) if context is None else None
         self._context = context or self._own_context or Context()
 
@@ -144,8 +146,10 @@ class PlanRunner:
             raise CollectiveError(
                 f"rank {self.rank}: this communicator is broken since an earlier error: {self._broken}"
             )
-        wall = time.perf_counter_ns()
         try:
+            if self._announcer is not None:
+                self._announcer.announce(plan, self.layout)
+            wall = time.perf_counter_ns()
             start_ns = self._context.fabric_now_ns()
             deadline = time.monotonic() + self.timeout_s
             self._execute(plan, buffers, arithmetic, nbytes, deadline)

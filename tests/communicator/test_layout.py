@@ -10,7 +10,7 @@ import pytest
 from rank_threads import DictStore, all_well, run_ranks
 
 from fauxrdma.communicator import Communicator
-from fauxrdma.communicator.layout import Layout, Seat, exchange_layout, own_seat, parse_places
+from fauxrdma.communicator.layout import Layout, Seat, announce_seat, learn_layout, own_seat, parse_places
 from fauxrdma.errors import CollectiveError, ConfigError
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.runtime.host_identity import host_identity
@@ -78,9 +78,10 @@ def test_everybody_learns_the_same() -> None:
     store, seats = DictStore(), [seat(0, 0), seat(0, 1), seat(1, 0, rail=3)]
     seen: list[Layout] = []
     threads = [
-        threading.Thread(target=lambda rank=rank: seen.append(exchange_layout(store, "p/", rank, 3, seats[rank])))
-        for rank in range(3)
+        threading.Thread(target=lambda rank=rank: seen.append(learn_layout(store, "p/", rank, 3))) for rank in range(3)
     ]
+    for rank in range(3):
+        announce_seat(store, "p/", rank, seats[rank])
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -90,8 +91,10 @@ def test_everybody_learns_the_same() -> None:
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
+    store = DictStore(timeout_s=0.01)
+    announce_seat(store, "", 0, seat(0, 0))
     with pytest.raises(CollectiveError, match="rank 0 waited for rank 1 to say where it runs"):
-        exchange_layout(DictStore(timeout_s=0.01), "", 0, 2, seat(0, 0))
+        learn_layout(store, "", 0, 2)
 
 
 def test_over_real_daemons(lab: LocalLab, monkeypatch: pytest.MonkeyPatch) -> None:
