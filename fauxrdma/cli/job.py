@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fauxrdma.cli.algorithm_check import check_algorithm
 from fauxrdma.cli.progress import Progress
-from fauxrdma.collectives.algorithms import ALGORITHMS, algorithms_for
-from fauxrdma.collectives.request import Request
-from fauxrdma.communicator.settings.algorithm_rules import ALGO_VARIABLE, parse_own_algo
+from fauxrdma.communicator.settings.algorithm_rules import ALGO_VARIABLE
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.dilation import choose_dilation
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
@@ -22,7 +21,6 @@ from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transport
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.topology.placement.choosing import BLOCK
-from fauxrdma.topology.rank_places import ranks_by_node
 
 __all__ = ["CheckedJob", "JobSpec", "check_job", "common_dilation", "run_on_fabric"]
 
@@ -79,20 +77,8 @@ def check_job(spec: JobSpec) -> CheckedJob:
     placement = choose_placement(spec.placement, topology, spec.gpus, on_nodes=spec.on_nodes, seed=spec.seed)
     topology.active_gpus = placement.active_gpus
     if spec.algorithm is not None:
-        _check_algorithm(spec.algorithm, placement)
+        check_algorithm(spec.algorithm, topology, placement)
     return CheckedJob(spec, topology, placement)
-
-
-def _check_algorithm(text: str, placement: Placement) -> None:
-    nodes = tuple(map(tuple, ranks_by_node(placement.places)))
-    for operation, name in parse_own_algo(text, ALGORITHMS).by_operation.items():
-        possible = algorithms_for(Request(operation, placement.world_size, 1, 1, 1, 1, nodes=nodes))
-        if name in ALGORITHMS[operation] and name not in possible:
-            ranks = ", ".join(map(str, sorted({len(found) for found in nodes})))
-            raise ConfigError(
-                f"{name} goes by nodes and needs several with several ranks each, but there are {len(nodes)} with "
-                f"{ranks} each: raise --nodes or --gpus, or choose {', '.join(possible)}"
-            )
 
 
 def common_dilation(jobs: Sequence[CheckedJob]) -> str:

@@ -86,6 +86,11 @@ def test_all_get_one_dilation() -> None:
             {"gpus": 1},
             "hierarchical: hierarchical goes by nodes .* there are 2 with 1 each.*choose ring, bidirectional-ring",
         ),
+        (
+            {"fabrics": ["rail-only"], "placements": ["rail-aligned", "block"], "algorithms": ["ring"]},
+            {},
+            "^block: all_reduce by ring with the placement block: no route from n0.hca1 to n1.hca2",
+        ),
         ({"algorithms": ["ring", "rign"]}, {}, "rign: FAUXRDMA_ALGO='rign': no operation has an algorithm 'rign'"),
         (
             {"placements": ["block", "three.places"]},
@@ -107,6 +112,13 @@ def test_what_cannot_be_is_refused_by_name(axes: dict[str, Any], base: dict[str,
     Path("here.yaml").write_text(fabric.read_text())
     with pytest.raises(ConfigError, match=message):
         check_all(combine(replace(BASE, **base), replace(AXES, **axes)))
+
+
+def test_rings_along_rails_need_no_spines() -> None:
+    axes = replace(
+        AXES, fabrics=["rail-only"], placements=["rail-aligned"], algorithms=["ring", "hierarchical", "auto"]
+    )
+    assert len(check_all(combine(BASE, axes))) == 3
 
 
 def test_lists() -> None:

@@ -78,6 +78,19 @@ def test_a_row_for_each_combination(cli: Any) -> None:
     assert "8 combinations: 2 transports, 2 placements, 2 scripts" in page
 
 
+def test_ranks_use_the_algorithm_they_are_told(cli: Any) -> None:
+    result = cli(
+        "compare", "fat-tree", "--gpus", "2", "--clock", "none", "--algorithm", "ring,hierarchical,bcube",
+        "--format", "json", "--", cli.script(JOB), "40000",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    comparison = Comparison.model_validate_json(result.stdout)
+    assert [run.name for run in comparison.runs] == ["ring", "hierarchical", "bcube"]
+    used = [run.main_all_reduce.algorithm for run in comparison.runs if run.main_all_reduce is not None]
+    assert used == ["ring", "hierarchical", "bcube"]
+    assert not any("was asked for" in note for run in comparison.runs for note in run.notes)
+
+
 def test_an_impossible_combination_is_refused_before_anything_starts(cli: Any) -> None:
     result = cli(
         "compare", "seed-rail8", "--gpus", "1", "--algorithm", "ring,hierarchical", "--", cli.script(JOB), "10"
