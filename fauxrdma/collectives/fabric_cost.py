@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from fauxrdma.collectives.channelled import ChannelledPlan
 from fauxrdma.collectives.fabric_player import Flight, Operation, PlayedFlow, play
 from fauxrdma.collectives.plan import Plan, Put, Signal, Wait
 from fauxrdma.collectives.rank_paths import RankPath, RankPaths
@@ -80,97 +81,145 @@ class FabricCost:
         return sum(traffic.nbytes for traffic in self.pairs.values())
 
 
-def fabric_cost(plan: Plan, itemsize: int, paths: RankPaths, *, messages_too: bool = False) -> FabricCost:
+def fabric_cost(
+    plan: Plan | ChannelledPlan, itemsize: int, paths: RankPaths, *, messages_too: bool = False
+) -> FabricCost:
     """The cost of `plan`, with elements of `itemsize` bytes, for ranks at the places of `paths`; with `messages_too`
-    the times of each message, too.
+    the times of each message, too. The channels of a channelled plan run at the same time, each over its own HCAs.
 
     Raises LocalProtocolError when there are not as many places as ranks or the plan never ends, FabricUnhealthy when
     two ranks that talk have no path between them.
     """
-    if plan.world_size != paths.world_size:
-        raise LocalProtocolError(f"{plan.name} of {plan.world_size} ranks on {paths.world_size} places")
-    flows: dict[Pair, PlayedFlow] = {}
-
-    def flow(source: int, target: int) -> PlayedFlow:
-        found = flows.get((source, target))
-        if found is None:
-            path = paths.path(source, target)
-            links = [hop[0] for hop in path.hops]
-            found = PlayedFlow(target, links, path.rate.bits_per_s, path.latency_ns, path.shares)
-            flows[source, target] = found
-        return found
-
+    parts = [(plan, paths)] if isinstance(plan, Plan) else _channels(plan, paths)
+    n = parts[0][0].world_size
+    if n != paths.world_size:
+        raise LocalProtocolError(f"{plan.name} of {n} ranks on {paths.world_size} places")
     programs: list[list[Operation]] = []
-    for rank in range(plan.world_size):
+    sent: list[_Sent] = []
+    for number, (part, own) in enumerate(parts):
+        writer = _Programs(own, itemsize, number * n)
+        programs += (writer.program(part, rank) for rank in range(n))
+        sent += writer.sent
+    sent_by = {own.flow: own for own in sent}
+    for flow, size in (operation for program in programs for operation in program):
+        if size >= 0:
+            sent_by[flow].messages += 1
+            sent_by[flow].nbytes += size
+    flights: list[Flight] | None = [] if messages_too else None
+    ends = play(programs, list(sent_by), _capacities(sent, paths), flights)
+    cost = _counted(sent, paths, [max(ends[rank::n]) for rank in range(n)], max(part.rounds for part, _ in parts))
+    return cost if flights is None else replace(cost, messages_ns=_times(flights, sent_by))
+
+
+def _channels(plan: ChannelledPlan, paths: RankPaths) -> list[tuple[Plan, RankPaths]]:
+    routes = zip(plan.parts, plan.routes, strict=True)
+    return [(part, paths.over(route.hcas)) for part, route in routes]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What one rank sends to another over one path."""
+
+    pair: Pair
+    path: RankPath
+    crosses_rails: bool
+    flow: PlayedFlow
+    messages: int = 0
+    nbytes: int = 0
+
+
+class _Programs:
+    """Turns the programs of one plan into operations of the player. The program of rank 0 is number `first` there."""
+
+    def __init__(self, paths: RankPaths, itemsize: int, first: int) -> None:
+        self._paths = paths
+        self._itemsize = itemsize
+        self._first = first
+        self._rails = rails_of(paths.topology)
+        self._flows: dict[Pair, _Sent] = {}
+
+    @property
+    def sent(self) -> list[_Sent]:
+        """All flows, by pair."""
+        return [flow for _, flow in sorted(self._flows.items(), key=lambda item: item[0])]
+
+    def program(self, plan: Plan, rank: int) -> list[Operation]:
+        """What takes time in the program of `rank`."""
         operations: list[Operation] = []
+        flow = self._flow
         for step in plan.build(rank).steps:  # not plan.program(), which would keep those of all ranks
             if type(step) is Wait:
                 operations.append((flow(step.peer, rank), ~step.index))
             elif type(step) is Put:
-                operations.append((flow(rank, step.peer), step.src.count * itemsize))
+                operations.append((flow(rank, step.peer), step.src.count * self._itemsize))
             elif type(step) is Signal:
                 operations.append((flow(rank, step.peer), 0))
-        programs.append(operations)
-    messages: Counter[PlayedFlow] = Counter()
-    nbytes: Counter[PlayedFlow] = Counter()
-    for operations in programs:
-        for sent, size in operations:
-            if size >= 0:
-                messages[sent] += 1
-                nbytes[sent] += size
-    pairs = {pair: PairTraffic(messages[own], nbytes[own]) for pair, own in sorted(flows.items()) if messages[own]}
-    flights: list[Flight] | None = [] if messages_too else None
-    end_ns = play(programs, list(flows.values()), _capacities(flows, paths), flights)
-    cost = _counted(tuple(end_ns), plan.rounds, pairs, paths)
-    return cost if flights is None else replace(cost, messages_ns=_times(flights, flows))
+        return operations
+
+    def _flow(self, source: int, target: int) -> PlayedFlow:
+        found = self._flows.get((source, target))
+        if found is None:
+            path = self._paths.path(source, target)
+            here, there = (self._rails.get(self._paths.places[rank].hca_name) for rank in (source, target))
+            links = [hop[0] for hop in path.hops]
+            flow = PlayedFlow(self._first + target, links, path.rate.bits_per_s, path.latency_ns, path.shares)
+            found = _Sent((source, target), path, path.over_hcas and here != there, flow)
+            self._flows[source, target] = found
+        return found.flow
 
 
-def _times(flights: Iterable[Flight], flows: Mapping[Pair, PlayedFlow]) -> tuple[MessageTime, ...]:
-    pair_of = {flow: pair for pair, flow in flows.items()}
+def _times(flights: Iterable[Flight], sent_by: Mapping[PlayedFlow, _Sent]) -> tuple[MessageTime, ...]:
     number: Counter[PlayedFlow] = Counter()
     times = []
     for flow, started, departed, arrived in flights:
-        times.append(MessageTime(*pair_of[flow], number[flow], started, departed, arrived))
+        times.append(MessageTime(*sent_by[flow].pair, number[flow], started, departed, arrived))
         number[flow] += 1
     return tuple(sorted(times, key=lambda time: time.departed_ns))
 
 
-def _capacities(pairs: Iterable[Pair], paths: RankPaths) -> list[int]:
+def _capacities(sent: Iterable[_Sent], paths: RankPaths) -> list[int]:
     """Payload rates in bits/s by link id; the first of several parallel lanes stands for all of them."""
     capacities = [paths.manager.payload_rate(link.id).bits_per_s for link in paths.topology.links]
-    for hop in {hop for pair in pairs for hop in paths.path(*pair).hops if len(hop) > 1}:
+    for hop in {hop for own in sent for hop in own.path.hops if len(hop) > 1}:
         capacities[hop[0]] = paths.hop_rate(hop).bits_per_s
     return capacities
 
 
-def _counted(end_ns: tuple[int, ...], rounds: int, pairs: Mapping[Pair, PairTraffic], paths: RankPaths) -> FabricCost:
+def _counted(sent: Iterable[_Sent], paths: RankPaths, end_ns: Iterable[int], rounds: int) -> FabricCost:
     topology = paths.topology
-    rails = rails_of(topology)
     upper = {switch.name for switch in topology.switches() if switch.tier}
     over_upper = {link.id for link in topology.links if link.dst in upper}
     link_bytes: Counter[int] = Counter()
+    pairs: dict[Pair, PairTraffic] = {}
     crossing: dict[Pair, PairTraffic] = {}
     between_nodes = over_spines = 0
-    for (source, target), traffic in pairs.items():
-        path = paths.path(source, target)
-        _count(path, traffic.nbytes, link_bytes)
-        here, there = paths.places[source], paths.places[target]
-        if here.node != there.node:
-            between_nodes += traffic.nbytes
-        if path.over_hcas and rails.get(here.hca_name) != rails.get(there.hca_name):
-            crossing[source, target] = traffic
-        if any(link in over_upper for hop in path.hops for link in hop):
-            over_spines += traffic.nbytes
+    for own in sent:
+        if not own.messages:
+            continue
+        _count(own.path, own.nbytes, link_bytes)
+        _add(pairs, own)
+        source, target = own.pair
+        if paths.places[source].node != paths.places[target].node:
+            between_nodes += own.nbytes
+        if own.crosses_rails:
+            _add(crossing, own)
+        if any(link in over_upper for hop in own.path.hops for link in hop):
+            over_spines += own.nbytes
     return FabricCost(
-        end_ns=end_ns,
+        end_ns=tuple(end_ns),
         rounds=rounds,
-        pairs=pairs,
+        pairs=dict(sorted(pairs.items())),
         link_bytes={link: link_bytes[link] for link in sorted(link_bytes) if link_bytes[link]},
         between_nodes=between_nodes,
         across_rails=sum(traffic.nbytes for traffic in crossing.values()),
         over_spines=over_spines,
-        crossing=crossing,
+        crossing=dict(sorted(crossing.items())),
     )
+
+
+def _add(to: dict[Pair, PairTraffic], own: _Sent) -> None:
+    known = to.get(own.pair, PairTraffic(0, 0))
+    to[own.pair] = PairTraffic(known.messages + own.messages, known.nbytes + own.nbytes)
 
 
 def _count(path: RankPath, nbytes: int, link_bytes: Counter[int]) -> None:

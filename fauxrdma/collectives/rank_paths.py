@@ -13,7 +13,7 @@ A **hop** is a group of links that carry equal parts of the bytes: one link, or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.routing import FlowKey
@@ -77,6 +77,11 @@ class RankPaths:
     def world_size(self) -> int:
         """How many ranks there are."""
         return len(self.places)
+
+    def over(self, hcas: Sequence[int]) -> RankPaths:
+        """The paths of the same ranks where rank r uses HCA `hcas[r]` (index from 1) of its node."""
+        places = [replace(place, hca=hca) for place, hca in zip(self.places, hcas, strict=True)]
+        return RankPaths(self.manager, places, self.intra_node)
 
     def hop_rate(self, hop: tuple[int, ...]) -> Rate:
         """The payload rate of a hop: that of all its links together."""

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fauxrdma.collectives.algorithms import ALL_REDUCE, all_reduce_plan
+from fauxrdma.collectives.algorithms import ALL_REDUCE, all_reduce_plan, plan_for
+from fauxrdma.collectives.channelled import over_channels
+from fauxrdma.collectives.channels import channel_routes
 from fauxrdma.collectives.direct import all_to_all
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.pxn import pxn_all_to_all
 from fauxrdma.collectives.rank_paths import NVLINK_LATENCY_NS, PCIE_LATENCY_NS, RankPaths
+from fauxrdma.collectives.request import Request
 from fauxrdma.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from fauxrdma.errors import ConfigError, FabricUnhealthy, LocalProtocolError
 from fauxrdma.fabric.subnet import SubnetManager
@@ -161,6 +164,31 @@ def test_without_nvlink_gpus_meet_at_the_pcie_switch_or_the_root() -> None:
     assert way(1, 2) == ["n0.gpu1->n0.pcie0", "n0.pcie0->n0.mem", "n0.mem->n0.pcie1", "n0.pcie1->n0.gpu2"]
     assert paths.path(0, 1).latency_ns == PCIE_LATENCY_NS
     assert not paths.path(0, 1).over_hcas
+
+
+@pytest.mark.parametrize("cross_nic", [0, 1, 2])
+def test_channels_use_all_hcas_at_once(cross_nic: int) -> None:
+    nodes = gpus = 4
+    paths = paths_of("superpod", nodes, gpus, "nvlink")
+    by_node = ranks_by_node(paths.places)
+    hcas = [place.hca for place in paths.places]
+    routes = channel_routes(by_node, hcas, [hca - 1 for hca in hcas], gpus, cross_nic)
+    count = 2 * 16 * gpus * 4096
+    request = Request("all_reduce", 16, count, 4, 2 << 20, 2)
+    cut = over_channels(request, "ring", routes)
+    assert cut is not None
+    assert len(cut.parts) == gpus
+    cost = fabric_cost(cut, 4, paths)
+    whole = fabric_cost(plan_for(request, "ring"), 4, paths)
+    # As many bytes, but each HCA of a node has a channel's part, and so a part of the time.
+    assert cost.nbytes == whole.nbytes == 2 * 15 * 4 * count
+    own_share = 2 * 15 * 4 * count // 16 // gpus
+    for node in range(nodes):
+        cables = [paths.topology.fabric_link(paths.topology.hca(node, hca)).id for hca in range(1, gpus + 1)]
+        assert [cost.link_bytes[cable] for cable in cables] == [own_share] * gpus
+    assert cost.predicted_ns < 0.6 * whole.predicted_ns
+    # Only policy 1 leaves a node by another rail than it came in.
+    assert (cost.across_rails > 0) == (cross_nic == 1)
 
 
 def test_sprayed_packets_use_every_uplink_alike() -> None:
