@@ -186,7 +186,7 @@ def validate(fabric: FabricArgument, nodes: NodesArgument = None, format_: Forma
         print_json({"fabric": fabric, "valid": True, **sizes, **report, "warnings": warnings})
     else:
         first, *others = summary.lines()
-        print(f"valid: {first}, {summary.cables} cables")
+        print(f"valid: {first}, {summary.cables} cable{'' if summary.cables == 1 else 's'}")
         print("\n".join(others))
         pairs = "every HCA reaches every other" + (" of its island" if summary.islands > 1 else "")
         print(f"reachability: {pairs}")

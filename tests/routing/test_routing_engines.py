@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from random_trees import KINDS, random_tree
 from routing_fabrics import FABRICS, ring
 
 from fauxrdma.errors import ConfigError
@@ -185,3 +186,26 @@ def test_islands_are_routed_as_subnets_of_their_own() -> None:
         changed = {graph.switches[at] for at, _ in np.argwhere(after.ports != before.ports)}
         assert changed
         assert changed <= set(before.parts[0].graph.switches)
+
+
+def test_a_spine_that_is_cut_off_does_not_keep_ftree_from_the_rest() -> None:
+    """As to a subnet manager that does not see it any more."""
+    topology = load_topology("fat-tree", 12)
+    cables = {link.id for link in topology.links if link.src == "spine1"}
+    graph = SwitchGraph.of(topology, cables)
+    routes = compute_routes(graph, "ftree")
+    assert routes.engine == "ftree"
+    assert set(routes.tables["spine1"]) == {graph.switch_lids[graph.number["spine1"]]}
+    for end in graph.endpoints:
+        assert walk(graph, routes, graph.number["leaf1"], end.lid)[-1] == end.switch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_trees_reach_every_hca_with_ftree(kind: str) -> None:
+    """Where ftree falls back and where it does not, in ours and in trees where OpenSM forgets HCAs."""
+    for seed in range(20):
+        graph = SwitchGraph.of(random_tree(seed, kind))
+        routes = compute_routes(graph, "ftree")
+        for start in {end.switch for end in graph.endpoints}:
+            for end in graph.endpoints:
+                assert walk(graph, routes, start, end.lid)[-1] == end.switch

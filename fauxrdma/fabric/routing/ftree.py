@@ -39,6 +39,7 @@ class _Router:
         self._rank: list[int] = tree.rank.tolist()
         self._up, self._down, self._beside = tree.up, tree.down, tree.beside
         self._populated = [bool(ends) for ends in tree.hcas]
+        self._at_bottom = [not down and not beside for down, beside in zip(tree.down, tree.beside, strict=True)]
         self._sorted = [True] * len(self._rank)
         # Sets of switches are bits of an integer: most visits find nothing left to do below, and must find it fast.
         self._bit = [1 << at for at in range(len(self._rank))]
@@ -150,10 +151,12 @@ class _Router:
         known = self._hops
         for group in groups:
             if hops < known[group.peer] and group.peer != came_from:
-                cable = _least(group.cable_led_up)
+                counts = group.cable_led_up
+                cable = _least(counts) if len(counts) > 1 else 0
                 self._set(group, cable, hops)
-                if self._descend(group.peer, -1, hops):
-                    group.cable_led_up[cable] += 1
+                peer = group.peer
+                if self._populated[peer] if self._at_bottom[peer] else self._descend(peer, -1, hops):
+                    counts[cable] += 1
                     group.led_up += 1
                     self._sorted[at] = False
                     created = True
@@ -161,7 +164,7 @@ class _Router:
 
 
 def _least(counts: Sequence[int]) -> int:
-    return 0 if len(counts) == 1 else min(range(len(counts)), key=counts.__getitem__)
+    return min(range(len(counts)), key=counts.__getitem__)
 
 
 def _least_led_down(group: Group) -> tuple[int, int]:
