@@ -15,7 +15,15 @@ from fauxrdma.collectives.channelled import ChannelledPlan, over_channels
 from fauxrdma.collectives.direct import check_counts
 from fauxrdma.collectives.request import Counts, Request
 from fauxrdma.communicator.algorithm_choice import AUTO
-from fauxrdma.communicator.arrays import apart, check_blocks, check_dtypes, flat_input, flat_output, put_back
+from fauxrdma.communicator.arrays import (
+    apart,
+    check_blocks,
+    check_dtypes,
+    check_movable,
+    flat_input,
+    flat_output,
+    put_back,
+)
 from fauxrdma.communicator.messenger import Messenger
 from fauxrdma.errors import LocalProtocolError
 
@@ -56,6 +64,7 @@ class Communicator(Messenger):
         arithmetic: ArithmeticFactory = numpy_arithmetic,
     ) -> None:
         """Replace `array` on every rank by the reduction over all ranks. The ring's order of reduction is gloo's."""
+        check_movable(array)
         reduction = arithmetic(op, array.dtype, self.world_size)
         flat = flat_output(array, copy=True)
         plan = self._plan("all_reduce", flat.size, flat.itemsize, algorithm)
@@ -72,6 +81,7 @@ class Communicator(Messenger):
         arithmetic: ArithmeticFactory = numpy_arithmetic,
     ) -> None:
         """Replace `array` on rank `root` by the reduction over all ranks; the others' stay as they are."""
+        check_movable(array)
         reduction = arithmetic(op, array.dtype, self.world_size)
         flat = flat_output(array, copy=True) if self.rank == root else flat_input(array).copy()
         plan = self._plan("reduce", flat.size, flat.itemsize, algorithm, root)
@@ -102,6 +112,7 @@ class Communicator(Messenger):
         `array` holds a block for every rank, in rank order: of `counts[r]` elements for rank r, by default all of the
         size of `output`.
         """
+        check_movable(array)
         reduction = arithmetic(op, array.dtype, self.world_size)
         blocks = check_blocks("reduce_scatter", array, output, counts, self.rank, self.world_size)
         source, flat = flat_input(array), flat_output(output, copy=False)
