@@ -60,6 +60,20 @@ def plan(
         str,
         typer.Option("--intra-node", metavar="hca|nvlink", help="What ranks of one node talk over."),
     ] = "hca",
+    channels: Annotated[
+        int, typer.Option("--channels", min=1, max=32, help="Over how many channels rings and trees are cut.")
+    ] = 1,
+    cross_nic: Annotated[
+        int | None,
+        typer.Option(
+            "--cross-nic",
+            min=0,
+            max=2,
+            help="NCCL_CROSS_NIC: 0 the same HCA along a ring, 1 any, 2 the same if possible.  [default: by rank; "
+            "2 with several channels]",
+            show_default=False,
+        ),
+    ] = None,
     placement: PlacementOption = "block",
     on_nodes: OnNodesOption = None,
     routing: RoutingOption = None,
@@ -83,12 +97,16 @@ def plan(
       fauxrdma plan all_to_all seed-rail8 --gpus 4 --show --algorithm direct --size 64K --plot messages.svg
       fauxrdma plan all_reduce fat-tree --show --algorithm ring --rank 0 --format json
       fauxrdma plan all_reduce seed-rail8 --gpus 4 --placement cyclic -b 1M -e 64M
+      fauxrdma plan all_reduce seed-rail8 --nodes 4 --gpus 8 --intra-node nvlink --channels 8 --cross-nic 0 -b 64M
       fauxrdma plan all_reduce fat-tree --algorithm file:examples/plans/ring_all_reduce.yaml
     """
     from fauxrdma.cli.plan_output import print_selection, print_shown
+    from fauxrdma.collectives.candidates import SLOT_BYTES
+    from fauxrdma.collectives.channels import PREFER_SAME_NIC, channel_routes
     from fauxrdma.collectives.rank_paths import RankPaths
     from fauxrdma.collectives.request import FILE_PREFIX
     from fauxrdma.collectives.selector import Selector
+    from fauxrdma.communicator.channel_set import channel_slot_bytes
     from fauxrdma.fabric.subnet import SubnetManager
     from fauxrdma.topology.loading import load_topology
     from fauxrdma.topology.placement import choose_placement
@@ -98,7 +116,15 @@ def plan(
     topology = load_topology(fabric, nodes, gpus).with_routing(routing)
     own_nodes = parse_nodes(on_nodes) if on_nodes is not None else None
     places = choose_placement(placement, topology, gpus, on_nodes=own_nodes, seed=seed).places
-    selector = Selector(RankPaths(SubnetManager(topology, seed), places, intra_node))
+    paths = RankPaths(SubnetManager(topology, seed), places, intra_node)
+    selector = Selector(paths)
+    if channels > 1 or cross_nic is not None:
+        nodes_of, hcas = selector.ranks.nodes, [place.hca for place in places]
+        rails = selector.ranks.rails or ()
+        policy = PREFER_SAME_NIC if cross_nic is None else cross_nic
+        routes = channel_routes(nodes_of, hcas, rails, channels, policy)
+        slots = channel_slot_bytes(SLOT_BYTES, channels)
+        selector = Selector(paths, routes=routes, channel_slot_bytes=slots)
     if rank is not None and rank >= len(places):
         raise ConfigError(f"--rank {rank}: there are ranks 0..{len(places) - 1}")
     named = algorithms or []

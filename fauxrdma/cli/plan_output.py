@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from rich.table import Table
 
 from fauxrdma.cli.options import Format
 from fauxrdma.cli.output import console, print_json
+from fauxrdma.collectives.channelled import ChannelledPlan
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
-from fauxrdma.collectives.plan import Plan
+from fauxrdma.collectives.plan import Plan, Step
 from fauxrdma.collectives.plan_rounds import SentMessage, describe_step, plan_messages
 from fauxrdma.collectives.request import FILE_PREFIX
 from fauxrdma.collectives.selector import Choice, SelectionTable, Selector
@@ -138,9 +140,12 @@ def print_shown(selector: Selector, choice: Choice, rank: int | None, plot: Path
     operation, algorithm, nbytes = choice.operation, choice.algorithm, choice.nbytes
     plan = selector.plan(operation, algorithm, nbytes, choice.pieces.get(algorithm, 0))
     cost = fabric_cost(plan, 1, selector.paths, messages_too=plot is not None)
-    messages = plan_messages(plan)
+    parts = plan.parts if isinstance(plan, ChannelledPlan) else (plan,)
+    messages = [message for part in parts for message in plan_messages(part)]
     title = f"{operation} of {format_bytes(nbytes)} by {algorithm} on {_where(selector)}"
     if plot is not None:
+        if len(parts) > 1:
+            raise ConfigError("messages are drawn for one channel: leave --channels away, or --plot")
         if len(messages) > MOST_MESSAGES:
             raise ConfigError(f"{len(messages)} messages cannot be drawn: show a smaller --size or fewer ranks")
         _write(plot, plan_svg(cost, messages, list(selector.paths.places), title, 1))
@@ -156,7 +161,7 @@ def print_shown(selector: Selector, choice: Choice, rank: int | None, plot: Path
     _say_rest(len(messages), "messages")
     if rank is not None:
         out.print(f"\nrank {rank}, step by step:")
-        for number, step in enumerate(plan.program(rank).steps, start=1):
+        for number, step in enumerate(_steps(parts, rank), start=1):
             out.print(f"{number:5}  {describe_step(step)}")
     out.print()
     _print_crossing(cost, selector)
@@ -169,6 +174,11 @@ def print_shown(selector: Selector, choice: Choice, rank: int | None, plot: Path
     _say_rest(len(links), "links")
     if plot is not None:
         out.print(f"drawn: {plot}")
+
+
+def _steps(parts: Sequence[Plan], rank: int) -> list[Step]:
+    """The steps of a rank, channel after channel."""
+    return [step for part in parts for step in part.program(rank).steps]
 
 
 def _say_rest(number: int, what: str) -> None:
@@ -212,7 +222,7 @@ def _busiest(cost: FabricCost, selector: Selector) -> list[tuple[str, int, float
 
 
 def _plan_json(
-    plan: Plan, cost: FabricCost, messages: list[SentMessage], selector: Selector, rank: int | None
+    plan: Plan | ChannelledPlan, cost: FabricCost, messages: list[SentMessage], selector: Selector, rank: int | None
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operation": plan.name,
@@ -237,5 +247,6 @@ def _plan_json(
         ],
     }  # fmt: skip
     if rank is not None:
-        found["steps"] = {"rank": rank, "steps": [describe_step(step) for step in plan.program(rank).steps]}
+        parts = plan.parts if isinstance(plan, ChannelledPlan) else (plan,)
+        found["steps"] = {"rank": rank, "steps": [describe_step(step) for step in _steps(parts, rank)]}
     return found

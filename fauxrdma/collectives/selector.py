@@ -14,8 +14,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fauxrdma.collectives.algorithms import PIPELINED, algorithms_for, plan_for
+from fauxrdma.collectives.algorithms import NEED_NODES, PIPELINED, algorithms_for, plan_for
 from fauxrdma.collectives.candidates import LANES, SLOT_BYTES, Ranks, request_of
+from fauxrdma.collectives.channelled import ChannelledPlan, over_channels
+from fauxrdma.collectives.channels import ChannelRoute
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.rank_paths import RankPaths
@@ -87,13 +89,23 @@ def rounded_size(nbytes: int) -> int:
 class Selector:
     """Chooses algorithms for the ranks at the places of `paths`; `slot_bytes` and `lanes` as the communicator has them.
 
-    `ranks` says which are on which node and rail where that is not as the places have it.
+    `ranks` says which are on which node and rail where that is not as the places have it. `routes` are the ways of the
+    channels over which rings and trees are cut, with staging slots of `channel_slot_bytes` each.
     """
 
     def __init__(
-        self, paths: RankPaths, *, ranks: Ranks | None = None, slot_bytes: int = SLOT_BYTES, lanes: int = LANES
+        self,
+        paths: RankPaths,
+        *,
+        ranks: Ranks | None = None,
+        slot_bytes: int = SLOT_BYTES,
+        lanes: int = LANES,
+        routes: tuple[ChannelRoute, ...] = (),
+        channel_slot_bytes: int = SLOT_BYTES,
     ) -> None:
         self.paths = paths
+        self._routes = routes
+        self._channel_slot_bytes = channel_slot_bytes
         self.ranks = Ranks.of(paths.topology, paths.places, slot_bytes, lanes) if ranks is None else ranks
         self._choices: dict[tuple[str, int], Choice] = {}
 
@@ -135,8 +147,9 @@ class Selector:
         found: dict[int, tuple[int, int]] = {}
         for pieces in PIECES:
             plan = self.plan(operation, algorithm, nbytes, pieces)
-            if plan.chunk not in found:  # small buffers are not cut as often as asked for
-                found[plan.chunk] = (fabric_cost(plan, 1, self.paths).predicted_ns, pieces)
+            chunk = plan.chunk if isinstance(plan, Plan) else plan.parts[0].chunk
+            if chunk not in found:  # small buffers are not cut as often as asked for
+                found[chunk] = (fabric_cost(plan, 1, self.paths).predicted_ns, pieces)
         return min(found.values())
 
     def table(self, operation: str, sizes: Sequence[int], algorithms: Sequence[str] | None = None) -> SelectionTable:
@@ -147,7 +160,7 @@ class Selector:
         """The names of the algorithms that these ranks have. Raises ConfigError for an unknown operation."""
         return algorithms_for(request_of(operation, 1, self.ranks))
 
-    def plan(self, operation: str, algorithm: str, nbytes: int, pieces: int = 0) -> Plan:
+    def plan(self, operation: str, algorithm: str, nbytes: int, pieces: int = 0) -> Plan | ChannelledPlan:
         """The plan of one algorithm, in bytes; `pieces` as in a Request. Raises ConfigError for one that these ranks do
         not have, or a mistake in a file."""
         request = request_of(operation, nbytes, self.ranks)
@@ -156,7 +169,12 @@ class Selector:
             raise ConfigError(
                 f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(names)}"
             )
-        return plan_for(replace(request, pieces=pieces), algorithm)
+        request = replace(request, pieces=pieces)
+        if self._routes and algorithm not in NEED_NODES:
+            smaller = replace(request, slot_bytes=self._channel_slot_bytes)
+            if (cut := over_channels(smaller, algorithm, self._routes)) is not None:
+                return cut
+        return plan_for(request, algorithm)
 
     def cost(self, operation: str, algorithm: str, nbytes: int, pieces: int = 0) -> FabricCost:
         """The cost of one algorithm. Raises as `plan` and `fabric_cost`."""

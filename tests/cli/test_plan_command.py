@@ -116,6 +116,22 @@ def test_one_plan_shown(cli: Any) -> None:
     assert any(title.startswith(told) for title in titles)
 
 
+def test_channels_use_the_hcas_of_a_node(cli: Any) -> None:
+    fabric = ("all_reduce", "superpod", "--gpus", "4", "--intra-node", "nvlink", "--algorithm", "ring")
+    show = ("--show", "--size", "16M", "--format", "json")
+    one = json.loads(cli("plan", *fabric, *show).stdout)
+    done = cli("plan", *fabric, *show, "--channels", "4", "--cross-nic", "0", "--rank", "0")
+    four = json.loads(done.stdout)
+    assert four["predicted_ns"] < 0.4 * one["predicted_ns"]
+    assert four["across_rails"] == 0
+    out = {link["name"]: link["nbytes"] for link in four["links"]}
+    assert len({out[f"n0.hca{hca}->leaf{hca}"] for hca in (1, 2, 3, 4)}) == 1
+    assert len(four["steps"]["steps"]) > 4 * 7
+    table = cli("plan", *fabric, "-b", "16M", "-e", "16M", "--channels", "4", "--cross-nic", "0", "--format", "json")
+    assert json.loads(table.stdout)["sizes"][0]["predicted_ns"] == {"ring": four["predicted_ns"]}
+    assert "for one channel" in cli("plan", *fabric, *show, "--channels", "2", "--plot", "x.svg").stderr
+
+
 def test_one_plan_as_json(cli: Any) -> None:
     done = cli("plan", "all_reduce", "fat-tree", "--show", "--size", "1M", "--rank", "0", "--format", "json")
     answer = json.loads(done.stdout)
