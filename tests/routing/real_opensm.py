@@ -20,13 +20,13 @@ from fauxrdma.topology.graph import Node, NodeKind, Topology, reachable_switches
 def missing() -> str:
     """Why OpenSM cannot be run here; empty if it can."""
     libraries = [*Path("/usr/lib").glob("*/umad2sim/libumad2sim.so"), *Path("/usr/lib").glob("umad2sim/libumad2sim.so")]
-    lacking = [name for name in ("opensm", "ibsim") if shutil.which(name, path=_path()) is None]
+    lacking = [name for name in ("opensm", "ibsim") if shutil.which(name, path=programs()) is None]
     if not libraries:
         lacking.append("libumad2sim.so")
     return f"{', '.join(lacking)} not installed (apt-get install opensm ibsim-utils)" if lacking else ""
 
 
-def _path() -> str:
+def programs() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin"
 
 
@@ -104,7 +104,7 @@ def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folde
     (folder / "guid2lid").write_text("".join(lines))
     environment = {
         **os.environ,
-        "PATH": _path(),
+        "PATH": programs(),
         "IBSIM_SOCKNAME": f"fauxrdma-{os.getpid()}-{folder.parent.name}-{folder.name}",
         "OSM_TMP_DIR": str(folder),
         "OSM_CACHE_DIR": str(folder),
@@ -115,10 +115,10 @@ def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folde
         cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait_ready(simulator)
+        wait_ready(simulator)
         subprocess.run(
             ["opensm", "-o", "-x", "-R", engine, "-f", "osm.log", "-D", "0x43", "--dump_files_dir", ".", *options],
-            cwd=folder, env={**environment, "LD_PRELOAD": str(_umad2sim())}, timeout=120, check=True,
+            cwd=folder, env={**environment, "LD_PRELOAD": str(umad2sim())}, timeout=120, check=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     finally:
@@ -127,11 +127,11 @@ def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folde
     return _read(folder)
 
 
-def _umad2sim() -> Path:
+def umad2sim() -> Path:
     return next(Path("/usr/lib").glob("**/libumad2sim.so"))
 
 
-def _wait_ready(simulator: subprocess.Popen[bytes]) -> None:
+def wait_ready(simulator: subprocess.Popen[bytes]) -> None:
     assert simulator.stdout is not None
     seen = b""
     while b"simulator ready" not in seen:
