@@ -7,13 +7,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fauxrdma.cli.job import CheckedJob, JobSpec, check_job, common_dilation
+from fauxrdma.cli.job import NAME_SEPARATOR, CheckedJob, JobSpec, check_job, common_dilation
 from fauxrdma.errors import ConfigError
 from fauxrdma.lab.launcher import resolve_command
 
 __all__ = ["Axes", "check_all", "combine", "split_list"]
-
-NAME_SEPARATOR = " / "
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transp
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.topology.placement.choosing import BLOCK
 
-__all__ = ["CheckedJob", "JobSpec", "check_job", "common_dilation", "run_on_fabric"]
+__all__ = ["NAME_SEPARATOR", "CheckedJob", "JobSpec", "check_job", "common_dilation", "run_on_fabric"]
+
+NAME_SEPARATOR = " / "
+"""Between the parts of a run's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,9 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
 
 def _as_file_name(name: str) -> str:
     """A name for what belongs to one run: a file's without its folder, a preset's with its options."""
-    return Path(name).name if is_fabric_file(name) else name.replace(" / ", "+").replace("/", "_")
+    parts = name.split(NAME_SEPARATOR)
+    first = Path(parts[0]).name if is_fabric_file(parts[0]) else parts[0]
+    return "+".join([first, *parts[1:]]).replace("/", "_")
 
 
 def _count(number: int, thing: str) -> str:

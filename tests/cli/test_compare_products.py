@@ -51,7 +51,7 @@ def test_a_row_for_each_combination(cli: Any) -> None:
     script = cli.script(JOB)
     result = cli(
         "compare", "seed-rail8", "--gpus", "2", "--clock", "none", "--placement", "block,cyclic", "--transport",
-        "infiniband,rocev2", "--script", f"{script} 40000", "--script", f"{script} 10", "-o", "out",
+        "infiniband,rocev2", "--script", f"{script} 40000", "--script", f"{script} 10", "-o", "out", "--log-dir", "logs",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     header, *rows = [line for line in result.stdout.splitlines() if "over spines" in line or "\u2502" in line]
@@ -69,6 +69,10 @@ def test_a_row_for_each_combination(cli: Any) -> None:
     assert comparison.differing_values == []
     # Each was told on standard error, with its name, and drawn with its ranks.
     assert "infiniband / cyclic / job.py 10: running 4 ranks on 2 nodes, unshaped" in result.stderr
+    # And its daemons' logs are kept apart.
+    logs = sorted(path.name for path in (cli.directory / "logs").iterdir())
+    assert len(logs) == 8
+    assert "rocev2+cyclic+job.py 10" in logs
     page = (cli.directory / "out" / "report.html").read_text()
     assert page.count('<svg class="topo"') == 8
     svg = page[page.index('<svg class="topo"') : page.index("</svg>") + 6]
