@@ -10,6 +10,7 @@ from fauxrdma.collectives.candidates import OPERATIONS, Ranks
 from fauxrdma.collectives.rank_paths import RankPaths
 from fauxrdma.collectives.request import Request
 from fauxrdma.collectives.selector import Selector
+from fauxrdma.communicator.channel_set import ChannelSet, channel_slot_bytes
 from fauxrdma.communicator.layout import Layout
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.record import TOPOLOGY_VARIABLE, read_fabric_record
@@ -32,19 +33,21 @@ class AlgorithmChoice:
         self._environment = environment
         self._selector: Selector | None = None
 
-    def choose(self, request: Request, layout: Callable[[], Layout]) -> tuple[str, int]:
+    def choose(self, request: Request, layout: Callable[[], Layout], channels: ChannelSet) -> tuple[str, int]:
         """The algorithm for `request` and into how many pieces it should cut its buffer (0: as usual); the default
-        where nothing is to choose, or ranks do not see the same sizes. `layout` says at the first choice where the
-        ranks sit. Raises ConfigError where no fabric is named, FabricUnhealthy when no algorithm has paths for its
-        messages."""
+        where nothing is to choose, or ranks do not see the same sizes.
+
+        At the first choice `layout` says where the ranks sit, and `channels` over which HCAs rings and trees are cut.
+        Raises ConfigError where no fabric is named, FabricUnhealthy when no algorithm has paths for its messages.
+        """
         if request.operation not in OPERATIONS or request.partial:
             return DEFAULTS[request.operation], 0
         if self._selector is None:
-            self._selector = self._make(layout)
+            self._selector = self._make(layout, channels)
         choice = self._selector.choose(request.operation, size_of(request))
         return choice.algorithm, choice.pieces.get(choice.algorithm, 0)
 
-    def _make(self, ask_layout: Callable[[], Layout]) -> Selector:
+    def _make(self, ask_layout: Callable[[], Layout], channels: ChannelSet) -> Selector:
         path = self._environment.get(TOPOLOGY_VARIABLE)
         if not path:
             raise ConfigError(
@@ -54,7 +57,12 @@ class AlgorithmChoice:
         layout = ask_layout()
         paths = RankPaths(read_fabric_record(path), layout.places, self._intra_node)
         nodes = tuple(map(tuple, layout.nodes))
-        return Selector(paths, ranks=Ranks(nodes, tuple(layout.rails), self._slot_bytes, self._lanes))
+        return Selector(
+            paths,
+            ranks=Ranks(nodes, tuple(layout.rails), self._slot_bytes, self._lanes),
+            routes=() if channels.plain else channels.routes,
+            channel_slot_bytes=channel_slot_bytes(self._slot_bytes, channels.count),
+        )
 
 
 def size_of(request: Request) -> int:

@@ -276,7 +276,7 @@ class Communicator(Messenger):
         )
         algorithm = algorithm or self._settings.algorithms.algorithm(operation) or self._default(operation, partial)
         if algorithm == AUTO:
-            algorithm, pieces = self._choice.choose(request, lambda: self.layout)
+            algorithm, pieces = self._choice.choose(request, lambda: self.layout, self._channels)
             request = replace(request, pieces=pieces)
         if algorithm in NEED_NODES:
             request = replace(request, nodes=tuple(map(tuple, self.layout.nodes)), rails=tuple(self.layout.rails))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rank_threads import all_well, run_ranks
 
+from fauxrdma.collectives.channels import channel_routes
 from fauxrdma.collectives.rank_paths import RankPaths
 from fauxrdma.collectives.request import Request
 from fauxrdma.collectives.selector import Selector
@@ -104,6 +105,21 @@ def test_the_environment_chooses_for_calls_that_do_not(
     assert others == [first] * 3
     assert first[0] != "ring"
     assert first[1::2] == ["bcube", "dissemination"]
+
+
+def test_channels_are_part_of_the_choice(on_the_fabric: LocalLab) -> None:
+    def work(communicator: Communicator) -> str:
+        mine = np.full(2_000_000, communicator.rank, np.float32)
+        communicator.all_reduce(mine, algorithm="auto")
+        assert (mine == 6).all()
+        return communicator.statistics.operations[-1].algorithm
+
+    first, *others = all_well(run_ranks(on_the_fabric, 4, work, channels=2, cross_nic=0))
+    assert others == [first] * 3
+    paths = RankPaths(SubnetManager(on_the_fabric.topology), block_places(on_the_fabric.topology, 2, 2), "hca")
+    routes = channel_routes([[0, 1], [2, 3]], [1, 2, 1, 2], [0, 1, 0, 1], 2, 0)
+    wanted = Selector(paths, routes=routes, channel_slot_bytes=1 << 20).choose("all_reduce", 8_000_000)
+    assert first == wanted.algorithm
 
 
 def test_auto_without_a_fabric_is_refused(lab: LocalLab, monkeypatch: pytest.MonkeyPatch) -> None:
