@@ -51,7 +51,8 @@ def test_a_row_for_each_combination(cli: Any) -> None:
     script = cli.script(JOB)
     result = cli(
         "compare", "seed-rail8", "--gpus", "2", "--clock", "none", "--placement", "block,cyclic", "--transport",
-        "infiniband,rocev2", "--script", f"{script} 40000", "--script", f"{script} 10", "-o", "out", "--log-dir", "logs",
+        "infiniband,rocev2", "--script", f"{script} 40000", "--script", f"{script} 10", "-o", "out",
+        "--log-dir", "logs",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     header, *rows = [line for line in result.stdout.splitlines() if "over spines" in line or "\u2502" in line]
