@@ -7,9 +7,9 @@ A group counts a destination down when the main way uses it, and up when an HCA 
 that comes first by index is used first. HCAs that a leaf lacks to be as full as the fullest are climbed for as well, so
 that equal numbers of nodes get equal routes.
 
-The tables are those of OpenSM, entry by entry, but for one case. Where cables join leaves, OpenSM sorts a leaf's cables
-to its HCAs while it goes through them, by memory that belongs to no switch: it comes by some HCAs twice and by others
-never, and nothing can send to those. Here all of them are routed, in the order of their ports.
+The tables are those of OpenSM, entry by entry, but for one case. Where cables join leaves, OpenSM leaves some HCAs, not
+always the same, without any route: by its source because it sorts a leaf's cables to its HCAs while it goes through
+them, by memory that belongs to no switch. Here all of them are routed, in the order of their ports.
 """
 
 from __future__ import annotations
