@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 __all__ = [
+    "CallMismatch",
     "CheckFailed",
     "CollectiveError",
     "ConfigError",
@@ -64,6 +65,15 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side broke the protocol (bad version, over the limits, malformed). Close the connection."""
+
+
+class CallMismatch(RemoteProtocolError):
+    """Ranks called different collectives, or the same with different sizes, dtypes or roots. `peer` is the rank whose
+    message shows it. Make all ranks call the same in the same order."""
+
+    def __init__(self, peer: int, text: str) -> None:
+        super().__init__(text)
+        self.peer = peer
 
 
 class VerbsError(FauxrdmaError, OSError):

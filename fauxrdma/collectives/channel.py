@@ -28,6 +28,7 @@ class Channel:
     """Both directions of the staging with one peer. `inbox` and `outbox` are uint8 arrays of slots x slot_bytes."""
 
     __slots__ = (
+        "_calls",
         "_forwards",
         "_freed",
         "_holds",
@@ -75,6 +76,7 @@ class Channel:
         """Messages consumed and read by nobody any more, in order."""
         self.credits_returned = 0
         self._lengths = [0] * slots
+        self._calls: list[int | None] = [None] * slots
         self._freed: set[int] = set()
         self._holds: dict[int, int] = {}
         self._forwards: deque[tuple[int, Channel, int]] = deque()
@@ -108,20 +110,26 @@ class Channel:
 
     # The receiving side.
 
-    def data(self, sequence: int, nbytes: int) -> None:
-        """A message of `nbytes` has landed; `sequence` is its number, or the low bits of it."""
-        if sequence != self.arrived & 0xFFFFFF:
+    def data(self, sequence: int, nbytes: int, call: int | None = None) -> None:
+        """A message of `nbytes` has landed; `sequence` is its number, or the low 8 bits of it at least; `call` the
+        signature of the call it belongs to, if its way carries one."""
+        if (sequence ^ self.arrived) & 0xFF:
             raise RemoteProtocolError(
-                f"rank {self.peer} sent message {sequence} where {self.arrived & 0xFFFFFF} was expected"
+                f"rank {self.peer} sent message {sequence & 0xFF} where {self.arrived & 0xFF} was expected (modulo 256)"
             )
         if self.arrived - self.given_back >= self.slots:
             raise RemoteProtocolError(f"rank {self.peer} overran the {self.slots} staging slots it was given")
         self._lengths[self.arrived % self.slots] = nbytes
+        self._calls[self.arrived % self.slots] = call
         self.arrived += 1
 
     def length(self, number: int) -> int:
         """Bytes of message `number`, which has arrived and is not given back."""
         return self._lengths[number % self.slots]
+
+    def call(self, number: int) -> int | None:
+        """The signature of the call that message `number` belongs to; None where its way carries none."""
+        return self._calls[number % self.slots]
 
     def release(self, number: int) -> None:
         """One reader of inbox message `number` is done: the plan (once), and each forward (when its put completes)."""

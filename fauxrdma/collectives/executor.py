@@ -21,7 +21,7 @@ import numpy as np
 from fauxrdma.collectives.arithmetic import Arithmetic, Array
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.plan import Copy, Free, Incoming, Outgoing, Plan, Put, Reduce, Signal, Slice, Wait
-from fauxrdma.errors import LocalProtocolError, RemoteProtocolError
+from fauxrdma.errors import CallMismatch, LocalProtocolError
 
 __all__ = [
     "Action",
@@ -48,12 +48,14 @@ MOST_CREDITS = 127
 
 @dataclass(slots=True)
 class Arrived:
-    """A message of `nbytes` landed from `peer`. `sequence` is its number modulo 2^24; `credits` ride along."""
+    """A message of `nbytes` landed from `peer`. `sequence` is its number modulo 2^8 or more; `credits` ride along;
+    `call` is the signature of the call it belongs to, None where its way carries none."""
 
     peer: int
     sequence: int
     nbytes: int
     credits: int
+    call: int | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class PutMessage:
 
     `source` None: from our outbox slot of the same number; else from the inbox slot of message `source_number` of
     channel `source`. `nbytes` may be 0. `credits` ride along. `completion`: its completion must be reported.
+    `call`: the signature of the call it belongs to.
     """
 
     peer: int
@@ -87,6 +90,7 @@ class PutMessage:
     source: int | None
     source_number: int
     completion: bool
+    call: int = 0
 
 
 @dataclass(slots=True)
@@ -110,7 +114,7 @@ def apply_event(channels: Mapping[int, Channel], event: Event) -> None:
     """Record an event, whether or not a plan is running: a peer may be a plan ahead of us."""
     channel = channels[event.peer]
     if isinstance(event, Arrived):
-        channel.data(event.sequence, event.nbytes)
+        channel.data(event.sequence, event.nbytes, event.call)
         if event.credits:
             channel.credit(event.credits)
     elif isinstance(event, PutCompleted):
@@ -130,9 +134,8 @@ class PlanExecutor:
     """One rank's execution of one plan.
 
     `buffers` holds one-dimensional contiguous arrays of one dtype under the plan's names; `channels` the staging by
-    peer (at least the program's peers). Raises LocalProtocolError when they do not fit the plan; `handle` raises
-    RemoteProtocolError when a peer's messages do not (most often: ranks called different collectives, or with different
-    sizes).
+    peer (at least the program's peers), `call` the signature that all ranks of the call must have. Raises
+    LocalProtocolError when they do not fit the plan; `handle` raises CallMismatch when a peer's messages do not.
     """
 
     __slots__ = (
@@ -141,6 +144,7 @@ class PlanExecutor:
         "_base_in",
         "_base_out",
         "_buffers",
+        "_call",
         "_channels",
         "_inboxes",
         "_itemsize",
@@ -161,8 +165,10 @@ class PlanExecutor:
         buffers: Mapping[str, Array],
         channels: Mapping[int, Channel],
         arithmetic: Arithmetic | None,
+        call: int = 0,
     ) -> None:
         self.plan = plan
+        self._call = call
         self.rank = rank
         self.done = False
         self._program = plan.program(rank)
@@ -291,10 +297,16 @@ class PlanExecutor:
         if channel.arrived <= number:
             return False
         expected = step.count * self._itemsize
+        if channel.call(number) not in (None, self._call):
+            raise CallMismatch(
+                step.peer,
+                f"{self.plan.name}: rank {step.peer} sent what belongs to another call than rank {self.rank}'s",
+            )
         if channel.length(number) != expected:
-            raise RemoteProtocolError(
+            raise CallMismatch(
+                step.peer,
                 f"{self.plan.name}: rank {step.peer} sent {channel.length(number)} bytes where rank {self.rank} "
-                f"expects {expected}: the ranks called different collectives, or with different sizes or dtypes"
+                f"expects {expected}: the ranks called different collectives, or with different sizes or dtypes",
             )
         return True
 
@@ -344,7 +356,7 @@ class PlanExecutor:
         # The last message to a peer reports its completion so that closing can wait for it.
         completion = source is not None or step.index == self._last_out[step.peer]
         credits = channel.take_credits(MOST_CREDITS)
-        actions.append(PutMessage(step.peer, number, nbytes, credits, source, source_number, completion))
+        actions.append(PutMessage(step.peer, number, nbytes, credits, source, source_number, completion, self._call))
         return True
 
     def _free(self, step: Free) -> bool:

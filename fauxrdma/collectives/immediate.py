@@ -2,7 +2,8 @@
 
 bit 31      0: a message of a plan (its bytes are in the slot)   1: credits only, nothing written
 bits 24-30  credits returned with it (0..127)
-bits 0-23   message number modulo 2^24 (zero for credits)
+bits 8-23   signature of the call that the message belongs to (zero for credits, and where nobody gives one)
+bits 0-7    message number modulo 256 (zero for credits)
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ __all__ = ["decode_immediate", "encode_immediate"]
 _CREDITS_ONLY = 1 << 31
 
 
-def encode_immediate(credits: int, number: int | None) -> int:
-    """The immediate of message `number` (None: credits only) with `credits` riding along."""
+def encode_immediate(credits: int, number: int | None, call: int = 0) -> int:
+    """The immediate of message `number` (None: credits only) with `credits` riding along; `call` has 16 bits."""
     if number is None:
         return _CREDITS_ONLY | credits << 24
-    return credits << 24 | number & 0xFFFFFF
+    return credits << 24 | call << 8 | number & 0xFF
 
 
 def decode_immediate(peer: int, immediate: int, nbytes: int) -> Event:
@@ -26,4 +27,4 @@ def decode_immediate(peer: int, immediate: int, nbytes: int) -> Event:
     credits = immediate >> 24 & 0x7F
     if immediate & _CREDITS_ONLY:
         return CreditReturned(peer, credits)
-    return Arrived(peer, immediate & 0xFFFFFF, nbytes, credits)
+    return Arrived(peer, immediate & 0xFF, nbytes, credits, immediate >> 8 & 0xFFFF)

@@ -24,6 +24,7 @@ from fauxrdma.communicator.arrays import (
     flat_output,
     put_back,
 )
+from fauxrdma.communicator.call import Call
 from fauxrdma.communicator.messenger import Messenger
 from fauxrdma.errors import LocalProtocolError
 
@@ -67,7 +68,7 @@ class Communicator(Messenger):
         check_movable(array)
         reduction = arithmetic(op, array.dtype, self.world_size)
         flat = flat_output(array, copy=True)
-        plan = self._plan("all_reduce", flat.size, flat.itemsize, algorithm)
+        plan = self._plan("all_reduce", flat.size, flat.dtype, algorithm, op=op)
         self._run(plan, {"data": flat}, reduction, flat.nbytes)
         put_back(array, flat)
 
@@ -84,7 +85,7 @@ class Communicator(Messenger):
         check_movable(array)
         reduction = arithmetic(op, array.dtype, self.world_size)
         flat = flat_output(array, copy=True) if self.rank == root else flat_input(array).copy()
-        plan = self._plan("reduce", flat.size, flat.itemsize, algorithm, root)
+        plan = self._plan("reduce", flat.size, flat.dtype, algorithm, root, op=op)
         self._run(plan, {"data": flat}, reduction, flat.nbytes)
         if self.rank == root:
             put_back(array, flat)
@@ -92,7 +93,7 @@ class Communicator(Messenger):
     def broadcast(self, array: Array, root: int = 0, *, algorithm: str | None = None) -> None:
         """Replace `array` on every rank by that of rank `root`."""
         flat = flat_input(array) if self.rank == root else flat_output(array, copy=False)
-        plan = self._plan("broadcast", flat.size, flat.itemsize, algorithm, root)
+        plan = self._plan("broadcast", flat.size, flat.dtype, algorithm, root)
         self._run(plan, {"data": flat}, None, flat.nbytes)
         if self.rank != root:
             put_back(array, flat)
@@ -117,7 +118,7 @@ class Communicator(Messenger):
         blocks = check_blocks("reduce_scatter", array, output, counts, self.rank, self.world_size)
         source, flat = flat_input(array), flat_output(output, copy=False)
         source = apart(source, flat, sum(blocks[: self.rank]))
-        plan = self._plan("reduce_scatter", blocks, flat.itemsize, algorithm)
+        plan = self._plan("reduce_scatter", blocks, flat.dtype, algorithm, op=op)
         self._run(plan, {"input": source, "output": flat}, reduction, source.nbytes)
         put_back(output, flat)
 
@@ -129,7 +130,7 @@ class Communicator(Messenger):
         blocks = check_blocks("all_gather", output, array, counts, self.rank, self.world_size)
         source, flat = flat_input(array), flat_output(output, copy=False)
         source = apart(source, flat, sum(blocks[: self.rank]))
-        plan = self._plan("all_gather", blocks, flat.itemsize, algorithm)
+        plan = self._plan("all_gather", blocks, flat.dtype, algorithm)
         self._run(plan, {"input": source, "output": flat}, None, flat.nbytes)
         put_back(output, flat)
 
@@ -149,7 +150,7 @@ class Communicator(Messenger):
         flat = whole if whole.size == 0 else flat_output(whole, copy=False)
         blocks = self._blocks("gather", array, counts)
         source = apart(source, flat, sum(blocks[: self.rank]))
-        plan = self._plan("gather", blocks, source.itemsize, algorithm, root)
+        plan = self._plan("gather", blocks, source.dtype, algorithm, root)
         self._run(plan, {"input": source, "output": flat}, None, sum(blocks) * source.itemsize)
         put_back(whole, flat)
 
@@ -168,7 +169,7 @@ class Communicator(Messenger):
         source = flat_input(self._whole("scatter", array, output, counts, root))
         blocks = self._blocks("scatter", output, counts)
         source = apart(source, flat, sum(blocks[: self.rank]))
-        plan = self._plan("scatter", blocks, flat.itemsize, algorithm, root)
+        plan = self._plan("scatter", blocks, flat.dtype, algorithm, root)
         self._run(plan, {"input": source, "output": flat}, None, sum(blocks) * flat.itemsize)
         put_back(output, flat)
 
@@ -204,7 +205,7 @@ class Communicator(Messenger):
             )
         source, flat = flat_input(array), flat_output(output, copy=False)
         source = apart(source, flat)
-        plan = self._plan("all_to_all", table, source.itemsize, algorithm)
+        plan = self._plan("all_to_all", table, source.dtype, algorithm)
         self._run(plan, {"input": source, "output": flat}, None, source.nbytes)
         put_back(output, flat)
 
@@ -245,13 +246,13 @@ class Communicator(Messenger):
         )
         source, flat = flat_input(array), flat_output(output, copy=False)
         source = apart(source, flat)
-        plan = self._plan("all_to_all", table, source.itemsize, algorithm, partial=True)
+        plan = self._plan("all_to_all", table, source.dtype, algorithm, partial=True)
         self._run(plan, {"input": source, "output": flat}, None, source.nbytes)
         put_back(output, flat)
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._run(self._plan("barrier", 0, 1, None), {}, None, 0)
+        self._run(self._plan("barrier", 0, np.dtype(np.uint8), None), {}, None, 0)
 
     # Plans and arrays.
 
@@ -259,13 +260,23 @@ class Communicator(Messenger):
         self,
         operation: str,
         counts: Counts,
-        itemsize: int,
+        dtype: np.dtype[Any],
         algorithm: str | None,
         root: int = 0,
         *,
+        op: str = "",
         partial: bool = False,
     ) -> Plan | ChannelledPlan:
-        """The plan for an operation: all ranks must come to the same."""
+        """The plan for an operation: all ranks must come to the same, and say so with every message."""
+        itemsize = dtype.itemsize
+        plan = self._plan_of(operation, counts, itemsize, algorithm, root, partial)
+        told = () if partial else counts
+        self._call = Call(self._calls, operation, plan.algorithm, op, dtype.str, told, root)
+        return plan
+
+    def _plan_of(
+        self, operation: str, counts: Counts, itemsize: int, algorithm: str | None, root: int, partial: bool
+    ) -> Plan | ChannelledPlan:
         if itemsize > self._slot_bytes:
             raise LocalProtocolError(
                 f"{operation}: one element has {itemsize} bytes, more than a staging slot of {self._slot_bytes}: view "

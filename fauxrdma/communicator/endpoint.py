@@ -132,7 +132,7 @@ class Endpoint:
             address = region.buf + number % self._slots * self._slot_bytes
             sg = (SGE(address, message.nbytes, region.lkey),)
         slot_address = self._remote_inbox + message.number % self._slots * self._slot_bytes
-        immediate = encode_immediate(message.credits, message.number)
+        immediate = encode_immediate(message.credits, message.number, message.call)
         self._post(IBV_WR_RDMA_WRITE_WITH_IMM, sg, slot_address, immediate, message.completion)
 
     def return_credits(self, count: int) -> None:

@@ -16,6 +16,7 @@ from fauxrdma.collectives.channelled import ChannelledPlan
 from fauxrdma.collectives.rank_paths import HCA
 from fauxrdma.communicator.algorithm_choice import AlgorithmChoice
 from fauxrdma.communicator.announcements import Announcer
+from fauxrdma.communicator.call import Call
 from fauxrdma.communicator.channel_set import ChannelSet, channel_slot_bytes
 from fauxrdma.communicator.layout import Layout
 from fauxrdma.communicator.mesh import PeerMesh, Store
@@ -24,11 +25,16 @@ from fauxrdma.communicator.rendezvous import RendezvousStore
 from fauxrdma.communicator.settings import CollectiveSettings
 from fauxrdma.communicator.settings.hca_filter import HcaFilter
 from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
-from fauxrdma.errors import CollectiveError, ConfigError, ProtocolError, VerbsError
+from fauxrdma.errors import CallMismatch, CollectiveError, ConfigError, ProtocolError, VerbsError
 from fauxrdma.units import format_bytes
 from fauxrdma.verbs import Context, get_device_list
 
 __all__ = ["PlanRunner"]
+
+CALL_WAIT_S = 1.0
+"""How long a rank waits to hear what a peer called that disagrees with it, in wall time."""
+CALL_NOTICE_S = 4.0
+"""The same once it has left, which a peer that waits for it notices by the retries of its queue pair."""
 
 
 def open_context(allowed: HcaFilter) -> Context:
@@ -77,6 +83,8 @@ class PlanRunner:
         self._slot_bytes = slot_bytes
         self._lanes = lanes
         self._choice = AlgorithmChoice(slot_bytes=slot_bytes, lanes=lanes, intra_node=HCA)
+        self._calls = 0
+        self._call: Call | None = None
         self._broken: str | None = None
         self._closed = False
         self._store = store
@@ -157,6 +165,14 @@ class PlanRunner:
         except CollectiveError as error:
             self._break(str(error))
             raise
+        except CallMismatch as error:
+            self._tell_call()
+            theirs = self._call_of(error.peer, CALL_WAIT_S)  # its queue pair stays: it may find out by itself
+            self._break(str(error))
+            theirs = theirs or self._call_of(error.peer, CALL_NOTICE_S) or "something that it has not said"
+            text = f"rank {self.rank}: {error}: rank {self.rank} called {self._call}, rank {error.peer} called {theirs}"
+            self._broken = text
+            raise CollectiveError(text) from error
         except (ProtocolError, VerbsError) as error:
             text = f"rank {self.rank}: {plan.name} of {format_bytes(nbytes)} failed: {error}"
             self._break(text)
@@ -164,6 +180,8 @@ class PlanRunner:
         except BaseException as error:  # KeyboardInterrupt too: the plan is half done, so nothing can follow
             self._break(f"interrupted by {type(error).__name__}")
             raise
+        finally:
+            self._calls += 1
         wall_ns = time.perf_counter_ns() - wall
         self.statistics.record(Operation(plan.name, nbytes, start_ns, end_ns, wall_ns, plan.algorithm))
 
@@ -183,15 +201,39 @@ class PlanRunner:
             if "scratch" in plan.buffers:
                 dtype = next(iter(buffers.values())).dtype
                 buffers = {**buffers, "scratch": np.empty(plan.lengths(self.rank)["scratch"], dtype)}
+        signature = 0 if self._call is None else self._call.signature
         runs = []
         for mesh, part in zip(meshes, parts, strict=True):
             mesh.connect(part.program(self.rank).peers)
-            runs.append((mesh, PlanExecutor(part, self.rank, buffers, mesh.channels, arithmetic)))
+            runs.append((mesh, PlanExecutor(part, self.rank, buffers, mesh.channels, arithmetic, signature)))
         execute(runs, f"{plan.name} of {format_bytes(nbytes)}", self.timeout_s, deadline)
+
+    def _call_key(self, rank: int) -> str:
+        return f"{self._prefix}fauxrdma/{rank}/call"
+
+    def _tell_call(self) -> None:
+        """Leave word of what this rank called, for peers that disagree."""
+        try:
+            self._store.set(self._call_key(self.rank), str(self._call).encode())
+        except Exception:  # the store may be gone with what broke, and raises its own kinds
+            pass
+
+    def _call_of(self, peer: int, within_s: float) -> str:
+        """What `peer` called, once it says so; empty when it does not within `within_s` seconds."""
+        deadline = time.monotonic() + within_s
+        try:
+            while not self._store.check([self._call_key(peer)]):
+                if time.monotonic() > deadline:
+                    return ""
+                time.sleep(0.005)
+            return bytes(self._store.get(self._call_key(peer))).decode()
+        except Exception as error:  # a torch store raises its own kinds
+            return f"something that cannot be known ({error})"
 
     def _break(self, reason: str) -> None:
         """Nothing can follow; let the peers know, too."""
         self._broken = reason
+        self._tell_call()
         self._mesh.disconnect()
         self._channels.disconnect()
 

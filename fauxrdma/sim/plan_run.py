@@ -81,7 +81,9 @@ class _Rank:
                 at = region.base + number % self.slots * self.slot_bytes
                 sges = ((at, action.nbytes, region.lkey),) if action.nbytes else ()
                 slot = peer.remote.base + action.number % self.slots * self.slot_bytes
-                self._write(peer, action.number + 1, sges, slot, encode_immediate(action.credits, action.number))
+                self._write(
+                    peer, action.number + 1, sges, slot, encode_immediate(action.credits, action.number, action.call)
+                )
             elif isinstance(action, ReturnCredits):
                 peer = self.peers[action.peer]
                 self._write(peer, 0, (), peer.remote.base, encode_immediate(action.count, None))
