@@ -12,7 +12,8 @@ from fauxrdma.cli.options import Format, FormatOption
 from fauxrdma.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fauxrdma.fabric.route_trace import Balance, TracedRoute
+    from fauxrdma.fabric.route_balance import Balance
+    from fauxrdma.fabric.route_trace import TracedRoute
     from fauxrdma.fabric.subnet import SubnetManager
     from fauxrdma.fabric.sweep import Sweep
 
@@ -21,6 +22,17 @@ __all__ = ["routes"]
 End = Annotated[
     str | None, typer.Argument(help="n0.hca1, n3.gpu2, a LID or a GID.", show_default=False, metavar="[END]")
 ]
+
+
+def _qp_num(text: str | int) -> int:
+    """A queue pair number, decimal or as devices show it (0x4d21)."""
+    try:
+        number = int(str(text), 0)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number such as 19745 or 0x4d21") from None
+    if not 0 <= number <= 0xFFFFFF:
+        raise typer.BadParameter(f"{text}: queue pair numbers have 24 bits, 0 to 0xffffff")
+    return number
 
 
 def routes(
@@ -40,8 +52,8 @@ def routes(
         typer.Option(
             "--routing",
             metavar="ENGINE",
-            help="minhop, updn, ftree or dfsssp; updn and ftree take roots: updn:roots=spine1,spine2. Default: the "
-            "fabric's.",
+            help="minhop, updn, ftree or dfsssp; updn and ftree take roots: updn:roots=spine1,spine2. On RoCE v2 ecmp, "
+            "spray or adaptive. Default: the fabric's.",
             show_default=False,
         ),
     ] = None,
@@ -50,13 +62,21 @@ def routes(
         typer.Option("--down", metavar="LINK", help="A cable that has failed; may be repeated.", show_default=False),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="How all routes are spread over the cables.")] = False,
+    qp_num: Annotated[
+        int,
+        typer.Option(
+            "--qp-num", parser=_qp_num, metavar="NUMBER", help="On RoCE v2: whose flow, by queue pair number."
+        ),
+    ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of every random choice of the fabric.")] = 0,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show the route between two ends, with what each hop costs and why it goes this way.
 
     Each end is an HCA (n0.hca1), a GPU (n3.gpu2: by the HCA it uses), a LID or a GID. With --all, count the routes over
-    the cables instead. With --down, cables fail first and the subnet manager sweeps.
+    the cables instead: on InfiniBand what the forwarding tables say; on RoCE v2 what the engine chooses for a flow from
+    every HCA to every other (ecmp: by its hash; spray: split evenly; adaptive: the least loaded way, one flow after the
+    other). With --down, cables fail first and the subnet manager sweeps.
 
     \b
     Examples:
@@ -65,9 +85,12 @@ def routes(
       fauxrdma routes ring n0.hca1 n2.hca1 --nodes 4 --routing updn:roots=leaf1
       fauxrdma routes seed-rail8 n0.hca1 n1.hca2 --down leaf1->spine1:1
       fauxrdma routes seed-rail8 --all --nodes 8 --format json
+      fauxrdma routes examples/fabrics/roce-two-tier.yaml --nodes 4 --all --routing spray
+      fauxrdma routes examples/fabrics/roce-two-tier.yaml n0.hca1 n3.hca2 --nodes 4 --qp-num 0x4d21
     """
     from fauxrdma.cli.output import print_json
-    from fauxrdma.fabric.route_trace import balance, trace_route
+    from fauxrdma.fabric.route_balance import balance
+    from fauxrdma.fabric.route_trace import trace_route
     from fauxrdma.fabric.subnet import SubnetManager
     from fauxrdma.topology.loading import load_topology
 
@@ -85,7 +108,7 @@ def routes(
         "sweep": _sweep_json(sweeps),
     }
     if all_:
-        found = balance(manager)
+        found = balance(manager, qp_num)
         if format_ is Format.JSON:
             print_json({**about, **_balance_json(found)})
         else:
@@ -93,7 +116,7 @@ def routes(
         return
     assert source is not None
     assert target is not None
-    traced = trace_route(manager, source, target)
+    traced = trace_route(manager, source, target, qp_num)
     if format_ is Format.JSON:
         hops = [{**asdict(hop), "rate": None, "rate_bps": hop.rate.bits_per_s} for hop in traced.hops]
         for hop in hops:
@@ -131,6 +154,7 @@ def _sweep_json(sweeps: list[Sweep]) -> dict[str, Any] | None:
 def _balance_json(found: Balance) -> dict[str, Any]:
     return {
         "routes": found.routes,
+        "counted": found.counted,
         "cables": [
             {"kind": kind, "cables": count, "least": least, "mean": mean, "most": most}
             for kind, (count, least, mean, most) in found.by_kind.items()
@@ -170,13 +194,14 @@ def _print_balance(manager: SubnetManager, found: Balance, sweeps: list[Sweep]) 
     _print_sweeps(sweeps)
     out.print(f"{manager.topology.name}: {found.routes} routes between HCAs by {manager.routes.engine}")
     crossing = ", ".join(f"{count} cross {number}" for number, count in found.by_switches.items())
-    out.print(f"switches: {crossing}\n")
+    out.print(f"switches: {crossing}")
+    out.print(f"counted: {found.counted}\n")
     table = Table(box=None, pad_edge=False)
     table.add_column("cables")
     for heading in ("number", "least routes", "mean", "most"):
         table.add_column(heading, justify="right")
     for kind, (count, least, mean, most) in found.by_kind.items():
-        table.add_row(kind, str(count), str(least), f"{mean:.1f}", str(most))
+        table.add_row(kind, str(count), f"{least:g}", f"{mean:.1f}", f"{most:g}")
     out.print(table)
 
 

@@ -1,4 +1,4 @@
-"""A route hop by hop, each with the reason why this port and no other; and how evenly a fabric's routes are spread.
+"""A route hop by hop, each with the reason why this port and no other.
 
 The reasons are found again from the outcome: which ports start a shortest way, what the engine's rule leaves of them,
 and how many destinations each port had when this one's turn came.
@@ -10,17 +10,16 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.host_path import links_to_hca, usual_memory
 from fauxrdma.fabric.routing import FlowKey, Routes
 from fauxrdma.fabric.routing.minhop import by_switch_load
 from fauxrdma.fabric.subnet import SubnetManager
-from fauxrdma.topology.graph import TIER_NAMES, Link, Node, NodeKind
+from fauxrdma.topology.graph import Link, Node, NodeKind
 from fauxrdma.units import Rate
 
-__all__ = ["Balance", "Hop", "TracedRoute", "balance", "parse_end", "trace_route"]
+__all__ = ["Hop", "TracedRoute", "parse_end", "trace_route"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,6 @@ class TracedRoute:
     latency_ns: int
     rate: Rate
     hops: tuple[Hop, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """How many routes between HCAs cross each cable: by kind of cable (``leaf->spine``), the number of directed cables
-    and the least, mean and most routes over one; and how many routes cross how many switches."""
-
-    routes: int
-    by_kind: dict[str, tuple[int, int, float, int]]
-    by_switches: dict[int, int]
 
 
 def parse_end(manager: SubnetManager, text: str) -> tuple[Node, Node]:
@@ -94,16 +83,17 @@ def _lid_of(manager: SubnetManager, text: str) -> int:
     return 0
 
 
-def trace_route(manager: SubnetManager, source: str, target: str) -> TracedRoute:
-    """The route from `source` to `target`, which `parse_end` understands. Raises ConfigError for an end that is none,
+def trace_route(manager: SubnetManager, source: str, target: str, label: int = 0) -> TracedRoute:
+    """The route from `source` to `target`, which `parse_end` understands; on Ethernet that of the flow with `label`, of
+    a sprayed flow that of its first packet. Raises ConfigError for an end that is none,
     FabricUnhealthy when there is no route."""
     topology = manager.topology
     (hca_a, memory_a), (hca_b, memory_b) = parse_end(manager, source), parse_end(manager, target)
     slid, dlid = manager.lid(hca_a.name), manager.lid(hca_b.name)
-    path = manager.flow_path(FlowKey(slid, dlid))
+    path = manager.flow_path(FlowKey(slid, dlid, label))
     links = path.ways[0] if path.ways else path.links
     cables = [topology.links[link] for link in links if topology.links[link].kind == "cable"]
-    reasons = _Reasons(manager.routes)
+    reasons = _Reasons(manager.routes, label)
     hops = [
         _hop(manager, link, 0, f"inside the host: from {memory_a.name} to its HCA")
         for link in links_to_hca(topology, memory_a, hca_a)
@@ -141,17 +131,18 @@ def _hop(manager: SubnetManager, link: Link, latency_ns: int, reason: str) -> Ho
 
 
 _BY_FLOW = {
-    "ecmp": "ecmp picks one by the hash of the flow, so other queue pairs may go other ways (here: flow label 0)",
-    "spray": "spray deals packets out over all of them (here: the first packet of flow label 0)",
-    "adaptive": "adaptive picks the least loaded at the start of every burst (here: with nothing loaded)",
+    "ecmp": "ecmp picks one by the hash of the flow, so other queue pairs may go other ways (here: {flow})",
+    "spray": "spray deals packets out over all of them in turn (here: the first packet of {flow})",
+    "adaptive": "adaptive picks the least loaded when a flow begins to send (here: {flow}, with nothing loaded)",
 }
 
 
 class _Reasons:
     """Why a switch sends to a LID by the port it does."""
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, label: int) -> None:
         self._routes = routes
+        self._label = label
         self._graph = routes.graph
         self._ends = {end.lid: end for end in routes.graph.endpoints}
         self._order = [end.lid for end in by_switch_load(routes.graph)]
@@ -183,7 +174,7 @@ class _Reasons:
         """What decided between equally short ways."""
         row = self._routes.ports[at]
         if self._routes.engine in _BY_FLOW:
-            return _BY_FLOW[self._routes.engine]
+            return _BY_FLOW[self._routes.engine].format(flow=f"queue pair {self._label:#x}")
         if self._routes.engine == "ftree":
             carried = _spread(Counter(row[self._order].tolist()), port, shortest)
             return f"ftree gave this one the destination when it balanced the tree: it has {carried}"
@@ -205,40 +196,3 @@ def _spread(counts: Counter[int], port: int, ports: list[int]) -> str:
     others = [counts[other] for other in ports if other != port]
     least, most = min(others), max(others)
     return f"{counts[port]}, the others {least}" + (f" to {most}" if most > least else "")
-
-
-def balance(manager: SubnetManager) -> Balance:
-    """Count the routes between all HCAs."""
-    graph, ports = manager.routes.graph, manager.routes.ports
-    lids = np.array([end.lid for end in graph.endpoints], dtype=np.intp)
-    attached = np.bincount([end.switch for end in graph.endpoints], minlength=len(graph.switches))
-    load = np.zeros((len(graph.switches), graph.width), dtype=np.int64)
-    starts = np.flatnonzero(attached)
-    at: npt.NDArray[np.intp] = np.repeat(starts, len(lids))
-    to = np.tile(lids, len(starts))
-    own = np.repeat(np.array([end.switch for end in graph.endpoints])[None, :], len(starts), axis=0).ravel() == at
-    weight = attached[at] - own  # an HCA sends nothing to itself
-    by_switches: Counter[int] = Counter()
-    for crossed in range(1, len(graph.switches) + 1):
-        port = ports[at, to].astype(np.intp)
-        on = port > 0
-        at, to, weight, port = at[on], to[on], weight[on], port[on]
-        np.add.at(load, (at, port), weight)
-        peer = graph.peers[at, port]
-        by_switches[crossed] += int(weight[peer < 0].sum())
-        going = peer >= 0
-        at, to, weight = peer[going], to[going], weight[going]
-        if not at.size:
-            break
-    return Balance(sum(by_switches.values()), _by_kind(manager, load), {n: c for n, c in by_switches.items() if c})
-
-
-def _by_kind(manager: SubnetManager, load: npt.NDArray[np.int64]) -> dict[str, tuple[int, int, float, int]]:
-    graph, topology = manager.routes.graph, manager.topology
-    kinds: dict[str, list[int]] = {}
-    for at, trunks in enumerate(graph.trunks):
-        for trunk in trunks:
-            tiers = (topology.nodes[graph.switches[at]].tier or 0, topology.nodes[graph.switches[trunk.peer]].tier or 0)
-            name = "->".join(TIER_NAMES[tier] if tier < len(TIER_NAMES) else f"tier {tier}" for tier in tiers)
-            kinds.setdefault(name, []).append(int(load[at, trunk.port]))
-    return {name: (len(c), min(c), sum(c) / len(c), max(c)) for name, c in sorted(kinds.items())}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.loading import load_topology
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_route_hop_by_hop(cli: Any) -> None:
@@ -57,6 +60,25 @@ def test_balance_of_all(cli: Any) -> None:
     assert "leaf->spine" in table
 
 
+def test_on_ethernet_all_routes_are_those_that_the_engine_chooses(cli: Any) -> None:
+    fabric = ["routes", str(ROOT / "examples" / "fabrics" / "roce-two-tier.yaml"), "--nodes", "4"]
+    spread = {}
+    for engine in ("ecmp", "spray", "adaptive"):
+        found = json.loads(cli(*fabric, "--all", "--routing", engine, "--format", "json").stdout)
+        assert found["routes"] == 8 * 7
+        up = next(row for row in found["cables"] if row["kind"] == "leaf->spine")
+        assert up["mean"] == 8  # 4 HCAs to 4 behind the other leaf, over two uplinks
+        spread[engine] = (up["least"], up["most"])
+        assert f"counted: {found['counted']}" in " ".join(cli(*fabric, "--all", "--routing", engine).stdout.split())
+    assert spread["spray"] == spread["adaptive"] == (8, 8)
+    assert spread["ecmp"] != (8, 8)
+    spines = set()
+    for qp_num in ("0", "0x11", "18", "0x13", "20"):
+        done = cli(*fabric, "n0.hca1", "n3.hca2", "--qp-num", qp_num, "--format", "json")
+        spines |= {hop["to"] for hop in json.loads(done.stdout)["route"]["hops"] if hop["to"].startswith("spine")}
+    assert spines == {"spine1", "spine2"}
+
+
 def test_what_cannot_be_routed_is_one_line_and_a_code(cli: Any) -> None:
     for arguments, code, says in (
         (["seed-rail8"], 2, "name both ends of the route"),
@@ -64,6 +86,8 @@ def test_what_cannot_be_routed_is_one_line_and_a_code(cli: Any) -> None:
         (["seed-rail8", "n0.hca1", "leaf1"], 2, "leaf1 is a switch"),
         (["seed-rail8", "n0.hca1", "n1.hca1", "--down", "leaf1->spine3"], 2, "no cable 'leaf1->spine3'"),
         (["seed-rail8", "n0.hca1", "n1.hca1", "--down", "n1.hca1"], 4, "no route from n0.hca1 to n1.hca1"),
+        (["seed-rail8", "n0.hca1", "n1.hca1", "--qp-num", "x"], 2, "'x' is not a number such as"),
+        (["seed-rail8", "n0.hca1", "n1.hca1", "--qp-num", "0x1000000"], 2, "queue pair numbers have 24 bits"),
         (["seed-rail8", "n0.hca1", "n1.hca1", "--routing", "best"], 2, "routing engine 'best'"),
         (["seed-rail8", "n0.hca1", "n1.hca1", "--routing", "updn:roots=top"], 2, "roots=top of updn: there is no such"),
     ):

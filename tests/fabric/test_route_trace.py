@@ -9,8 +9,11 @@ from collections import Counter
 import pytest
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.fabric.route_trace import balance, parse_end, trace_route
+from fauxrdma.fabric import route_balance
+from fauxrdma.fabric.route_balance import balance
+from fauxrdma.fabric.route_trace import parse_end, trace_route
 from fauxrdma.fabric.routing import ENGINES, FlowKey
+from fauxrdma.fabric.routing.ethernet import ETHERNET_ENGINES
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.topology.loading import load_topology
@@ -113,7 +116,7 @@ def test_what_is_no_end_is_refused(text: str, says: str) -> None:
         parse_end(manager, text)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine not in ETHERNET_ENGINES])
 def test_balance_counts_every_route_over_every_cable(engine: str) -> None:
     topology = load_topology("seed-rail4", 2)
     manager = SubnetManager(topology, engine=engine)
@@ -145,3 +148,55 @@ def test_where_the_flow_decides_it_is_said(engine: str) -> None:
     links = [manager.topology.links[link].name for link in (path.ways[0] if path.ways else path.links)]
     assert [hop.link for hop in traced.hops] == links
     assert any(f"{engine} " in hop.reason for hop in traced.hops)
+
+
+@pytest.mark.parametrize("engine", ["ecmp", "spray"])
+@pytest.mark.parametrize(("name", "nodes"), [("seed-rail8", 4), ("fat-tree", 3), ("k-ary", 4)])
+def test_on_ethernet_the_balance_is_what_the_engine_gives_each_flow(name: str, nodes: int, engine: str) -> None:
+    topology = load_topology(name, nodes)
+    manager = SubnetManager(topology, seed=3, engine=engine)
+    over: Counter[str] = Counter()
+    switches: Counter[int] = Counter()
+    lids = [manager.lid(hca.name) for hca in topology.hcas()]
+    for slid, dlid in itertools.permutations(lids, 2):
+        path = manager.flow_path(FlowKey(slid, dlid, 77))
+        switches[path.switches] += 1
+        for link, share in zip(path.links, path.shares, strict=True):
+            over[topology.links[link].name] += share  # type: ignore[assignment]
+    found = balance(manager, 77)
+    assert found.routes == len(lids) * (len(lids) - 1)
+    assert found.by_switches == dict(switches)
+    for kind, (count, least, mean, most) in found.by_kind.items():
+        tiers = kind.split("->")
+        loads = [over[link.name] for link in topology.links
+                 if link.src.startswith(tiers[0]) and link.dst.startswith(tiers[1])]  # fmt: skip
+        assert count == len(loads)
+        assert (least, mean, most) == pytest.approx((min(loads), sum(loads) / len(loads), max(loads)))
+    assert balance(manager, 78) != found or engine == "spray"
+    assert ("parts of routes" if engine == "spray" else "queue pair 0x4d") in found.counted
+
+
+def test_adaptive_balance_is_even_where_the_hash_is_not() -> None:
+    topology = load_topology("seed-rail8", 6)
+    spread = {}
+    for engine in ("ecmp", "adaptive"):
+        found = balance(SubnetManager(topology, engine=engine))
+        _, least, _, most = found.by_kind["leaf->spine"]
+        spread[engine] = most - least
+    assert 2 * spread["adaptive"] < spread["ecmp"]
+
+
+def test_of_too_many_pairs_some_are_counted_and_it_is_said() -> None:
+    topology = load_topology("seed-rail8", 26, 8)
+    manager = SubnetManager(topology, engine="ecmp")
+    whole = balance(manager)
+    route_balance.MAX_FLOWS, kept = 5000, route_balance.MAX_FLOWS
+    try:
+        part = balance(manager)
+    finally:
+        route_balance.MAX_FLOWS = kept
+    assert whole.routes / part.routes == pytest.approx(len(topology.hcas()) ** 2 / 5000, rel=0.1)
+    assert "th is counted" in part.counted
+    assert "th is counted" not in whole.counted
+    for kind, (count, _, mean, _) in part.by_kind.items():
+        assert mean * count / part.routes == pytest.approx(whole.by_kind[kind][2] * count / whole.routes, rel=0.1)
