@@ -119,15 +119,20 @@ class EmulatedPort:
             self.announce(E.IBV_EVENT_PKEY_CHANGE, f"the P_Key table has {len(pkeys)} entries")
 
     def set_gids(self, gids: list[str]) -> None:
-        """Give the port these addresses besides its own. Raises VerbsError(EINVAL) for text that is no GID and for more
-        than the table holds."""
+        """Give the port these addresses besides its own. Raises VerbsError: EINVAL for text that is no GID and for more
+        than the table holds, EOPNOTSUPP on Ethernet, where no peer could resolve them."""
         try:
             addresses = [str(ipaddress.IPv6Address(gid)) for gid in gids]
         except ValueError as error:
             raise VerbsError(errno.EINVAL, f"Failed to set port: {error}") from None
-        ib = self._own[0][1] == GidType.IBV_GID_TYPE_IB
-        kinds = (GidType.IBV_GID_TYPE_IB,) if ib else (GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_ROCE_V2)
-        table = self._own + [(address, kind) for address in addresses for kind in kinds]
+        if addresses and self.ethernet:
+            # Peers find an Ethernet port by its own GIDs; nobody would tell them of these.
+            raise VerbsError(
+                errno.EOPNOTSUPP,
+                f"Failed to set port: {addresses[0]} cannot be added, since no peer could resolve it: an Ethernet port "
+                f"here is reached by its own GIDs ({', '.join(dict.fromkeys(gid for gid, _ in self._own))}) only",
+            )
+        table = self._own + [(address, GidType.IBV_GID_TYPE_IB) for address in addresses]
         if len(table) > GID_TABLE_LENGTH:
             raise VerbsError(
                 errno.EINVAL, f"Failed to set port: {len(table)} GIDs, the table has {GID_TABLE_LENGTH} entries"

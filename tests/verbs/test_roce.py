@@ -182,3 +182,13 @@ def test_a_collective_runs_over_it() -> None:
     ]
     done = subprocess.run([*command, "--", str(script)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_address_that_no_peer_could_resolve_is_refused_at_once(ends: tuple[End, End]) -> None:
+    a, _ = ends
+    before = [str(entry.gid) for entry in a.ctx.query_gid_table(16)]
+    with pytest.raises(VerbsError, match="fe80::77 cannot be added, since no peer could resolve it") as refused:
+        a.ctx.set_port(gids=["fe80::77"])
+    assert refused.value.errno == errno.EOPNOTSUPP
+    a.ctx.set_port(gids=[])
+    assert [str(entry.gid) for entry in a.ctx.query_gid_table(16)] == before
