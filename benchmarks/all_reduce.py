@@ -1,6 +1,6 @@
-"""All-reduce of 16 MiB float32 over 4 ranks on 2 nodes, unshaped, against gloo on the same ranks in the same run.
+"""All-reduce of float32, unshaped, against gloo on the same ranks in the same run: 4 ranks on 2 nodes unless told.
 
-    python benchmarks/all_reduce.py [--mib 16] [--json]
+    python benchmarks/all_reduce.py [--mib 16] [--nodes 2] [--gpus 2] [--json]
 
 Both backends live in the same four processes; rounds alternate, and the ratio is of the medians of the slowest rank.
 gloo settles at one of several speeds for the life of its processes, so the whole is repeated with new ones and the
@@ -19,8 +19,6 @@ import time
 
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.lab.ports import free_port
-
-NODES, GPUS = 2, 2
 
 
 def rank_main(mib: float, rounds: int) -> None:
@@ -53,6 +51,8 @@ def rank_main(mib: float, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=16)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -61,8 +61,8 @@ def main() -> None:
     if options.rank:
         rank_main(options.mib, options.rounds)
         return
-    runs = [run_once(options.mib, options.rounds) for _ in range(options.repeats)]
-    n = NODES * GPUS
+    runs = [run_once(options.mib, options.rounds, options.nodes, options.gpus) for _ in range(options.repeats)]
+    n = options.nodes * options.gpus
     nbytes = options.mib * 2**20
     figures = {
         f"{name}_busbw_GB_per_s": nbytes * 2 * (n - 1) / n / statistics.median(run[name] for run in runs) / 1e9
@@ -75,19 +75,20 @@ def main() -> None:
         return
     ours, theirs = figures["fauxrdma_busbw_GB_per_s"], figures["gloo_busbw_GB_per_s"]
     print(
-        f"all-reduce of {options.mib:g} MiB, 4 ranks on 2 nodes: fauxrdma {ours:.2f} GB/s, gloo {theirs:.2f} GB/s "
+        f"all-reduce of {options.mib:g} MiB, {n} ranks on {options.nodes} nodes: fauxrdma {ours:.3f} GB/s, gloo "
+        f"{theirs:.3f} GB/s "
         f"of bus bandwidth, ratio {figures['ratio']:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}; target 0.80)"
     )
 
 
-def run_once(mib: float, rounds: int) -> dict[str, float]:
+def run_once(mib: float, rounds: int, nodes: int, gpus: int) -> dict[str, float]:
     """Median seconds per all-reduce by backend, from one set of processes."""
-    with LocalLab("fat-tree", nodes=NODES, gpus=GPUS, clock="none", master_port=free_port()) as lab:
+    with LocalLab("fat-tree", nodes=nodes, gpus=gpus, clock="none", master_port=free_port()) as lab:
         command = [sys.executable, __file__, "--rank", "--mib", str(mib), "--rounds", str(rounds)]
         ranks = [
             subprocess.Popen(command, env={**os.environ, **lab.rank_env(node, gpu)}, stdout=subprocess.PIPE, text=True)
-            for node in range(NODES)
-            for gpu in range(GPUS)
+            for node in range(nodes)
+            for gpu in range(gpus)
         ]
         outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
         if any(rank.returncode for rank in ranks):

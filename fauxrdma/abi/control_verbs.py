@@ -22,6 +22,7 @@ __all__ = [
     "ClientHello",
     "CopyFromDm",
     "CopyToDm",
+    "CountPeerTraffic",
     "CreateAh",
     "CreateChannel",
     "CreateCq",
@@ -104,7 +105,8 @@ class ClientHello(Message):
 
 @message
 class Opened(Message):
-    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation. `profile` as in ib/profiles.py: what the device can do."""
+    """Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation. `profile` as in ib/profiles.py: what the device can do.
+    `host_shape`: what is inside the emulated host (HostShape.to_dict in topology/host_shape.py)."""
 
     version: int
     node: int
@@ -114,6 +116,7 @@ class Opened(Message):
     dilation: float
     profile: str
     hca: HcaInfo
+    host_shape: dict[str, int | bool | None]
 
 
 @message
@@ -450,6 +453,17 @@ class QueryPath(Message):
     """Answer: PathAnswer of the subnet manager."""
 
     dlid: int
+
+
+@message
+class CountPeerTraffic(Message):
+    """The application moved `nbytes` of payload from GPU `source` to GPU `target` of this node by itself, which takes
+    `busy_ns` of fabric time: for the counters of the links between them. Answer: Done."""
+
+    source: int
+    target: int
+    nbytes: int
+    busy_ns: int
 
 
 @message

@@ -59,7 +59,7 @@ def plan(
     intra_node: Annotated[
         str,
         typer.Option("--intra-node", metavar="hca|nvlink", help="What ranks of one node talk over."),
-    ] = "hca",
+    ] = "nvlink",
     channels: Annotated[
         int, typer.Option("--channels", min=1, max=32, help="Over how many channels rings and trees are cut.")
     ] = 1,

@@ -5,15 +5,18 @@ arithmetic happens inside, on views of the user's arrays and of the slots. Steps
 result does not depend on when events come.
 
     executor = PlanExecutor(plan, rank, {"data": array}, channels, arithmetic)
-    actions = executor.start()
+    for action in executor.start(): ...
     while not executor.done:
-        ... carry out the actions, wait for something to happen ...
-        actions = executor.handle(event)
+        ... wait for something to happen ...
+        for action in executor.handle(event): ...
+
+Actions come one by one, while the program runs: a message is on its way before the rank works on the next. So each
+iterator must be used up, and carrying an action out must not come back to this executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,16 +213,16 @@ class PlanExecutor:
         if len({array.dtype for array in buffers.values()}) > 1:
             raise LocalProtocolError(f"{plan.name}: all buffers must have one dtype")
 
-    def start(self) -> list[Action]:
+    def start(self) -> Iterator[Action]:
         """Run up to the first step that has to wait."""
         return self._advance()
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> Iterator[Action]:
         """Take one event in and run as far as possible."""
         apply_event(self._all_channels, event)
         return self._advance()
 
-    def resume(self) -> list[Action]:
+    def resume(self) -> Iterator[Action]:
         """Run as far as possible after events that were applied to the channels directly."""
         return self._advance()
 
@@ -248,20 +251,24 @@ class PlanExecutor:
         return None
 
     def needs(self, peer: int) -> bool:
-        """Whether this plan cannot end without `peer`: steps to come that involve it, or puts it has not confirmed."""
+        """Whether this plan cannot end without `peer`: messages to it or from it are to come, or it has not confirmed
+        all that were put."""
         channel = self._channels.get(peer)
         if channel is None:
             return False
         confirmed = max(channel.completed, channel.credits_received)
         if not self.done and confirmed < channel.sent:
             return True
-        rest = self._steps[self._position :]
-        return any(isinstance(step, Put | Signal | Wait) and step.peer == peer for step in rest)
+        arrived = channel.arrived - self._base_in[peer]
+        return any(
+            step.index >= arrived if isinstance(step, Wait) else isinstance(step, _SENDS)
+            for step in self._steps[self._position :]
+            if isinstance(step, Put | Signal | Wait) and step.peer == peer
+        )
 
-    def _advance(self) -> list[Action]:
-        actions: list[Action] = []
+    def _advance(self) -> Iterator[Action]:
         if self.done:
-            return actions
+            return
         steps = self._steps
         position = self._position
         end = len(steps)
@@ -272,7 +279,11 @@ class PlanExecutor:
             elif isinstance(step, Copy):
                 ran = self._copy(step)
             elif isinstance(step, _SENDS):
-                ran = self._put(step, actions)
+                put = self._put(step)
+                ran = put is not None
+                if put is not None:
+                    self._position = position + 1
+                    yield put
             elif isinstance(step, Reduce):
                 ran = self._reduce(step)
             else:
@@ -283,13 +294,12 @@ class PlanExecutor:
         self._position = position
         for peer, channel in self._channels.items():
             if count := credits_due(channel):
-                actions.append(ReturnCredits(peer, count))
+                yield ReturnCredits(peer, count)
         if position == end:
             self.done = True
             for peer, count in self._program.incoming.items():
                 self._channels[peer].consumed += count
-            actions.append(Done())
-        return actions
+            yield Done()
 
     def _has_arrived(self, step: Wait) -> bool:
         channel = self._channels[step.peer]
@@ -341,11 +351,12 @@ class PlanExecutor:
             self._arithmetic.finish(dst)
         return True
 
-    def _put(self, step: Put | Signal, actions: list[Action]) -> bool:
+    def _put(self, step: Put | Signal) -> PutMessage | None:
+        """The message of a step; None when its slot is not free yet."""
         channel = self._channels[step.peer]
         number = self._base_out[step.peer] + step.index
         if not channel.may_put(number):
-            return False
+            return None
         nbytes, source, source_number = 0, None, 0
         if isinstance(step, Put):
             nbytes = step.src.count * self._itemsize
@@ -356,8 +367,7 @@ class PlanExecutor:
         # The last message to a peer reports its completion so that closing can wait for it.
         completion = source is not None or step.index == self._last_out[step.peer]
         credits = channel.take_credits(MOST_CREDITS)
-        actions.append(PutMessage(step.peer, number, nbytes, credits, source, source_number, completion, self._call))
-        return True
+        return PutMessage(step.peer, number, nbytes, credits, source, source_number, completion, self._call)
 
     def _free(self, step: Free) -> bool:
         self._channels[step.peer].release(self._base_in[step.peer] + step.index)

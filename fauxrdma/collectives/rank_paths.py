@@ -4,8 +4,8 @@ Between nodes it goes from the sender's memory over both ranks' HCAs as the forw
 one node there is a choice:
 
 - ``hca``: out of one HCA and into the other, by the switches between them (or turned around inside a shared HCA);
-- ``nvlink``: straight from GPU to GPU, over NVLink where the hosts have it, split evenly over the NVSwitches, else
-  over the PCIe switches between the two GPUs.
+- ``nvlink``: straight from GPU to GPU (`fabric.peer_way`), as a Communicator's ranks do unless told otherwise: over
+  NVLink where the hosts have it, split evenly over the NVSwitches, else over PCIe.
 
 A **hop** is a group of links that carry equal parts of the bytes: one link, or a GPU's lanes to all NVSwitches.
 """
@@ -16,23 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.fabric.peer_way import peer_way
 from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
-from fauxrdma.topology.graph import NodeKind, Topology
+from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.rank_places import RankPlace
 from fauxrdma.units import Rate
 
-__all__ = ["HCA", "INTRA_NODE", "NVLINK", "NVLINK_LATENCY_NS", "PCIE_LATENCY_NS", "RankPath", "RankPaths"]
+__all__ = ["HCA", "INTRA_NODE", "NVLINK", "RankPath", "RankPaths"]
 
 HCA = "hca"
 NVLINK = "nvlink"
 INTRA_NODE = (HCA, NVLINK)
 """What ranks of one node may talk over."""
-
-NVLINK_LATENCY_NS = 600
-"""GPU to GPU over NVLink, a small message: NCCL's tuning table (src/graph/tuning.cc, hwLat, NVLINK, ring, LL)."""
-PCIE_LATENCY_NS = 1000
-"""The same over PCIe (hwLat, PCI, ring, LL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class RankPaths:
     Raises ConfigError for an `intra_node` that is none of :data:`INTRA_NODE`, and for a place that does not exist.
     """
 
-    def __init__(self, manager: SubnetManager, places: Sequence[RankPlace], intra_node: str = HCA) -> None:
+    def __init__(self, manager: SubnetManager, places: Sequence[RankPlace], intra_node: str = NVLINK) -> None:
         if intra_node not in INTRA_NODE:
             raise ConfigError(f"ranks of one node talk over {' or '.join(INTRA_NODE)}, not {intra_node!r}")
         self.manager = manager
@@ -66,6 +62,7 @@ class RankPaths:
             topology.gpu(place.node, place.gpu)
             topology.hca(place.node, place.hca)
         self._lids = [manager.lid(place.hca_name) for place in self.places]
+        self._ids = {link.name: link.id for link in topology.links}
         self._known: dict[tuple[int, int], RankPath] = {}
 
     @property
@@ -114,40 +111,8 @@ class RankPaths:
     def _inside(self, here: RankPlace, there: RankPlace) -> RankPath:
         if here.gpu == there.gpu:
             raise ConfigError(f"two ranks share {here.gpu_name}: give each rank a GPU of its own")
-        topology = self.topology
-        hops: tuple[tuple[int, ...], ...]
-        if topology.shape.nvlink_rate is not None:
-            hops = (self._lanes(here.gpu_name, out=True), self._lanes(there.gpu_name, out=False))
-            latency_ns = NVLINK_LATENCY_NS
-        else:
-            hops = tuple((link,) for link in _over_pcie(topology, here.gpu_name, there.gpu_name))
-            latency_ns = PCIE_LATENCY_NS
-        return RankPath(hops, latency_ns, min(map(self.hop_rate, hops)), over_hcas=False)
-
-    def _lanes(self, gpu: str, *, out: bool) -> tuple[int, ...]:
-        lanes = [link for link in self.topology.links_from(gpu) if link.kind == "nvlink"]
-        return tuple(link.id if out else link.reverse for link in lanes)
-
-
-def _over_pcie(topology: Topology, source: str, target: str) -> list[int]:
-    """From GPU to GPU by way of the PCIe switch they share, else by the root complex."""
-    up, down = _towards_root(topology, source), _towards_root(topology, target)
-    while len(up) > 1 and topology.links[up[-1]].src == topology.links[down[-1]].src:
-        up.pop()
-        down.pop()
-    return [*up, *(topology.links[link].reverse for link in reversed(down))]
-
-
-def _towards_root(topology: Topology, device: str) -> list[int]:
-    """The PCIe links from a device up to the host memory."""
-    links: list[int] = []
-    at = device
-    while topology.nodes[at].kind is not NodeKind.MEMORY:
-        up = [
-            link
-            for link in topology.links_from(at)
-            if link.kind == "pcie" and topology.nodes[link.dst].kind in (NodeKind.PCIE, NodeKind.MEMORY)
-        ]
-        links.append(up[0].id)
-        at = up[0].dst
-    return links
+        way = peer_way(self.topology.shape, here.node, here.gpu, there.gpu)
+        links = [self._ids[name] for name in way.links]
+        each = len(links) // way.stripes
+        hops = tuple(tuple(links[at::each]) for at in range(each))
+        return RankPath(hops, way.latency_ns, way.rate, over_hcas=False)

@@ -72,10 +72,15 @@ class ChannelSet:
             self._contexts[hca] = Context(f"hca{hca}", socket=main.socket)
         return self._contexts[hca]
 
-    def disconnect(self) -> None:
+    @property
+    def opened(self) -> tuple[PeerMesh, ...]:
+        """The meshes made so far."""
+        return tuple(self._meshes)
+
+    def disconnect(self, reason: str) -> None:
         """As PeerMesh.disconnect."""
         for mesh in self._meshes:
-            mesh.disconnect()
+            mesh.disconnect(reason)
 
     def drain(self) -> None:
         """As PeerMesh.drain."""

@@ -122,18 +122,27 @@ class Endpoint:
         """Whether a completion must be awaited before anything can be posted."""
         return self._posted - self._reaped >= self._send_depth - 1
 
-    def put(self, message: PutMessage, source: Endpoint | None) -> None:
-        """Write a message into its slot at the peer and notify; `source` is the endpoint whose inbox is forwarded."""
+    def put(self, message: PutMessage, source: Endpoint | Channel | None) -> None:
+        """Write a message into its slot at the peer and notify; `source` is the endpoint whose inbox is forwarded, or
+        the channel if that inbox is not registered with the HCA."""
         sg: tuple[SGE, ...] = ()
         if message.nbytes:
             region, number = self._outbox, message.number
-            if source is not None:
+            if isinstance(source, Endpoint):
                 region, number = source._inbox, message.source_number
+            elif source is not None:
+                self._copy_in(message, source)
             address = region.buf + number % self._slots * self._slot_bytes
             sg = (SGE(address, message.nbytes, region.lkey),)
         slot_address = self._remote_inbox + message.number % self._slots * self._slot_bytes
         immediate = encode_immediate(message.credits, message.number, message.call)
         self._post(IBV_WR_RDMA_WRITE_WITH_IMM, sg, slot_address, immediate, message.completion)
+
+    def _copy_in(self, message: PutMessage, source: Channel) -> None:
+        """Bring a message that landed in memory of this node into the outbox."""
+        start = message.source_number % self._slots * self._slot_bytes
+        target = message.number % self._slots * self._slot_bytes
+        self._outbox.view[target : target + message.nbytes] = source.inbox[start : start + message.nbytes].data
 
     def return_credits(self, count: int) -> None:
         """Tell the peer that `count` of its slots are free."""

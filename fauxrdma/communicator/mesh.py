@@ -1,18 +1,26 @@
-"""The peers of one rank: queue pairs made when first needed, completions turned into events, failures put in words."""
+"""The peers of one rank: connections made when first needed, what comes turned into events, failures put in words.
+
+A peer on the same node is a `NodePeer`, reached by shared memory; any other is an `Endpoint`, a queue pair of the HCA.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Action, PutCompleted, PutMessage, ReturnCredits, apply_event
+from fauxrdma.communicator.bell import Bell
 from fauxrdma.communicator.endpoint import Endpoint
 from fauxrdma.communicator.layout import Layout, announce_seat, learn_layout, own_seat
+from fauxrdma.communicator.node_peer import NodePeer
 from fauxrdma.communicator.sleeping import sleep_on
-from fauxrdma.errors import CollectiveError, FauxrdmaError, VerbsError
+from fauxrdma.errors import CollectiveError, FauxrdmaError, RemoteProtocolError, VerbsError
+from fauxrdma.fabric.peer_port import PeerPort
+from fauxrdma.fabric.peer_way import PeerWay, peer_way
 from fauxrdma.ib.enums import IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, WcStatus
 from fauxrdma.verbs import CQ, PD, WC, CompChannel, Context
 
@@ -25,6 +33,9 @@ PROBE_S = 0.5
 """Wall time without any news after which the peer that is waited for is asked for a sign of life."""
 DRAIN_S = 5.0
 """How long `close` waits for the last puts to be acknowledged, in wall time."""
+PATIENT_POLLS = 200
+"""How often a rank that waits for one beside it looks before it sleeps: some 100 us, what falling asleep and being
+woken would cost. Others may run in between."""
 
 
 class Store(Protocol):
@@ -54,7 +65,8 @@ class PeerMesh:
 
     `store` carries the addresses, under keys beginning with `prefix`. Opens the default HCA when `context` is None, and
     then closes it, too. `rail`: that of the HCA, if the user gave it one. `beside`: the rank's main mesh, where this
-    one is of another channel. Raises VerbsError or SetupError when the HCA cannot be opened.
+    one is of another channel. `share_memory` False: peers on the same node are reached over the HCAs, too; the same on
+    all ranks. Raises VerbsError or SetupError when the HCA cannot be opened.
     """
 
     def __init__(
@@ -69,11 +81,20 @@ class PeerMesh:
         slot_bytes: int,
         rail: int | None = None,
         beside: PeerMesh | None = None,
+        share_memory: bool = True,
     ) -> None:
         self.rank = rank
         self._world_size = world_size
         self._layout: Layout | None = None if beside is None else beside.layout
-        self.endpoints: dict[int, Endpoint] = {}
+        self.endpoints: dict[int, Endpoint | NodePeer] = {}
+        self._far: list[Endpoint] = []
+        self._near: list[NodePeer] = []
+        self._share_memory = share_memory
+        self._bell: Bell | None = None
+        self._port: PeerPort = PeerPort() if beside is None else beside._port
+        self._counted: dict[int, int] = {}  # bytes told to the fabric's counters, by peer on this node
+        self._count_at = 0.0
+        self._news = False  # whether something happened that the plan has not been told of
         self.channels: dict[int, Channel] = {}
         self._by_qp: dict[int, Endpoint] = {}
         self._store = store
@@ -115,26 +136,71 @@ class PeerMesh:
         new = [peer for peer in peers if peer not in self.endpoints]
         if not new:
             return
+        near = self._connect_near([peer for peer in new if self._share_memory and self.layout.may_share_memory(peer)])
+        self._connect_far([peer for peer in new if peer not in near])
+
+    def _connect_far(self, new: list[int]) -> None:
         exponent = ack_timeout_exponent(float(self.context.dilation))
+        made: list[Endpoint] = []
         for peer in new:
             endpoint = Endpoint(self._pd, self._cq, peer, slots=self._slots, slot_bytes=self._slot_bytes)
+            made.append(endpoint)
+            self._far.append(endpoint)
             self.endpoints[peer] = endpoint
             self._by_qp[endpoint.qp_num] = endpoint
             assert endpoint.channel is not None
             self.channels[peer] = endpoint.channel
             self._store.set(self._key(self.rank, peer, "endpoint"), endpoint.description())
-        for peer in new:
-            description = self._fetch(peer, "endpoint")
-            self.endpoints[peer].connect(description, timeout=exponent, retry_cnt=RETRIES)
-            self._check_reachable(peer)
-            self._store.set(self._key(self.rank, peer, "ready"), b"1")
+        for endpoint in made:
+            description = self._fetch(endpoint.peer, "endpoint")
+            endpoint.connect(description, timeout=exponent, retry_cnt=RETRIES)
+            self._check_reachable(endpoint)
+            self._store.set(self._key(self.rank, endpoint.peer, "ready"), b"1")
         for peer in new:
             # Only when the other side can receive may anything be sent: a queue pair before RTR is silent.
             self._fetch(peer, "ready")
 
-    def _check_reachable(self, peer: int) -> None:
+    def _connect_near(self, candidates: list[int]) -> set[int]:
+        """Share memory with those of `candidates` with whom that works both ways; returns them."""
+        if not candidates:
+            return set()
+        if self._bell is None:
+            self._bell = Bell()
+        offers = [
+            NodePeer(self.rank, peer, self._bell, self._port, slots=self._slots, slot_bytes=self._slot_bytes)
+            for peer in candidates
+        ]
+        self._near += offers  # so that they are closed with the rest, whatever happens
+        for peer in offers:
+            self._store.set(self._key(self.rank, peer.peer, "inbox"), peer.description())
+        for peer in offers:
+            try:
+                peer.connect(self._fetch(peer.peer, "inbox"))
+                answer = b"1"
+            except (OSError, RemoteProtocolError):
+                answer = b"0"  # a system that hides the memory of others: the HCAs will do
+            self._store.set(self._key(self.rank, peer.peer, "shared"), answer)
+        for peer in offers:
+            if self._fetch(peer.peer, "shared") == b"1" and peer.channel is not None:
+                peer.way = self._way_to(peer.peer)
+                peer.timed = self.context.clock != "none"
+                self.endpoints[peer.peer] = peer
+                self.channels[peer.peer] = peer.channel
+            else:
+                self._near.remove(peer)
+                peer.close()
+        return {peer.peer for peer in self._near}
+
+    def _way_to(self, peer: int) -> PeerWay | None:
+        """The way to a peer on this node; None for one on the same GPU."""
+        here, there = self.layout.places[self.rank].gpu, self.layout.places[peer].gpu
+        if here == there:
+            return None
+        return peer_way(self.context.host_shape, self.context.node, here, there)
+
+    def _check_reachable(self, endpoint: Endpoint) -> None:
         """Say at once what the retries would only tell after a while, and not why."""
-        remote = self.endpoints[peer].remote
+        peer, remote = endpoint.peer, endpoint.remote
         if not self.context.path(remote["lid"]).reachable:
             hca = self.context.hca
             raise CollectiveError(
@@ -163,51 +229,97 @@ class PeerMesh:
         """Post what the executor asks for. Raises CollectiveError when a send queue stays full past `deadline`."""
         for action in actions:
             if isinstance(action, PutMessage):
-                endpoint = self._endpoint_with_room(action.peer, deadline)
+                endpoint = self.endpoints[action.peer]
+                if isinstance(endpoint, NodePeer):
+                    source = None if action.source is None else self.channels[action.source]
+                    endpoint.put(action, source, self.context.fabric_now_ns())
+                    continue
+                self._make_room(endpoint, deadline)
                 if endpoint.failure is not None:
                     raise CollectiveError(endpoint.failure)
-                endpoint.put(action, None if action.source is None else self.endpoints[action.source])
+                origin = None if action.source is None else self.endpoints[action.source]
+                endpoint.put(action, origin.channel if isinstance(origin, NodePeer) else origin)
             elif isinstance(action, ReturnCredits):
-                endpoint = self._endpoint_with_room(action.peer, deadline)
+                endpoint = self.endpoints[action.peer]
+                if isinstance(endpoint, Endpoint):
+                    self._make_room(endpoint, deadline)
                 if endpoint.failure is None:
                     endpoint.return_credits(action.count)
 
-    def _endpoint_with_room(self, peer: int, deadline: float) -> Endpoint:
-        """The endpoint, once its send queue has room; events that come meanwhile are kept in the channels."""
-        endpoint = self.endpoints[peer]
+    def _make_room(self, endpoint: Endpoint, deadline: float) -> None:
+        """Wait until the send queue has room; events that come meanwhile are kept in the channels."""
         while endpoint.send_queue_full and endpoint.failure is None:
-            self.wait(PROBE_S)
+            if self.wait(PROBE_S):
+                self._news = True
             if time.monotonic() > deadline:
-                raise CollectiveError(f"rank {self.rank}: the send queue to rank {peer} stayed full until the timeout")
-        return endpoint
+                raise CollectiveError(
+                    f"rank {self.rank}: the send queue to rank {endpoint.peer} stayed full until the timeout"
+                )
 
-    def wait(self, timeout_s: float) -> bool:
+    # Events in.
+
+    def wait(self, timeout_s: float, peer: int | None = None) -> bool:
         """Block until something happens, at most `timeout_s` seconds of wall time; False when nothing did.
 
-        Events go to the channels. Completions in error mark the endpoint; whether that matters is for the plan to say.
+        `peer`: whom the rank waits for, if anyone. Events go to the channels. Completions in error and peers that are
+        gone mark their endpoint; whether that matters is for the plan to say.
         """
-        return self.poll() or sleep_on([self], timeout_s)
+        if self.poll():
+            return True
+        if isinstance(self.endpoints.get(-1 if peer is None else peer), NodePeer):
+            # It is about as far as this rank, and sleeping costs more than its message takes. For what comes over an
+            # HCA the time is better spent by the daemon that moves it.
+            for _ in range(PATIENT_POLLS):
+                os.sched_yield()
+                if self.poll():
+                    return True
+        return sleep_on([self], timeout_s)
 
     def poll(self) -> bool:
         """Take in what has happened, without waiting; whether anything did."""
-        _, completions = self._cq.poll(64)
-        self._take(completions)
-        return bool(completions)
+        happened, self._news = self._news, False
+        if self._near:
+            now_ns = self.context.fabric_now_ns()
+            for peer in self._near:
+                if peer.poll(now_ns):
+                    happened = True
+        if self._far:
+            _, completions = self._cq.poll(64)
+            if completions:
+                self._take(completions)
+                happened = True
+        return happened
 
     def due_in_s(self) -> float | None:
-        """Nothing comes unannounced."""
-        return None
+        """Wall time until the next message of a peer on this node has covered its modelled way."""
+        due = [peer.next_due_ns for peer in self._near if peer.next_due_ns is not None]
+        if not due:
+            return None
+        return (min(due) - self.context.fabric_now_ns()) * float(self.context.dilation) / 1e9
 
     def before_sleep(self) -> list[int]:
-        """Have the HCA announce what it does, on these file descriptors. Poll once more before you sleep."""
-        self._cq.req_notify()
-        return [self._completion_channel.fd]
+        """Have the HCA and the peers on this node announce what they do, on these file descriptors. Poll once more
+        before you sleep."""
+        fds = [peer.exit_fd for peer in self._near if peer.failure is None]
+        if self._bell is not None:
+            self._bell.about_to_sleep()
+            fds.append(self._bell.fd)
+        if self._far:
+            self._cq.req_notify()
+            fds.append(self._completion_channel.fd)
+        return fds
 
     def after_sleep(self, ready: Collection[int]) -> bool:
         """Take in what happened; `ready` are the descriptors that were readable."""
+        if self._bell is not None:
+            self._bell.awake()
         if self._completion_channel.fd in ready and self._completion_channel.get_cq_event(timeout_s=0) is not None:
             self._cq.ack_events(1)
-        return self.poll()
+        happened = self.poll()
+        for peer in self._near:
+            if peer.exit_fd in ready and not peer.check_alive():
+                happened = True
+        return happened
 
     def _take(self, completions: list[WC]) -> None:
         """Completions of the HCA become events in the channels, or failures."""
@@ -230,6 +342,14 @@ class PeerMesh:
             if endpoint.failure is None:
                 endpoint.repost()
 
+    def probe(self, peer: int) -> None:
+        """Ask a peer that is waited for in vain for a sign of life."""
+        endpoint = self.endpoints[peer]
+        if isinstance(endpoint, NodePeer):
+            endpoint.check_alive()
+        else:
+            endpoint.probe()
+
     # Failures.
 
     def _links(self, endpoint: Endpoint) -> str:
@@ -249,12 +369,33 @@ class PeerMesh:
     def describe(self, peer: int) -> str:
         """Queue pair number and path of the connection to `peer`, for error messages."""
         endpoint = self.endpoints[peer]
+        if isinstance(endpoint, NodePeer):
+            return endpoint.describe()
         return f"queue pair {endpoint.qp_num:#x} ({self._links(endpoint)})"
 
-    def disconnect(self) -> None:
-        """Destroy all queue pairs at once, so that peers that wait for this rank hear of it too."""
-        for endpoint in self.endpoints.values():
+    def disconnect(self, reason: str) -> None:
+        """Destroy all queue pairs at once, so that peers that wait for this rank hear of it too; those on this node are
+        told why."""
+        for endpoint in self._far:
             endpoint.disconnect()
+        for peer in self._near:
+            peer.disconnect(reason)
+
+    # Counters.
+
+    def count_traffic(self, *, at_most_every_s: float = 0.0) -> None:
+        """Tell the fabric's counters what went to peers on this node, unless that was done just now."""
+        if not self._near or (at_most_every_s and time.monotonic() < self._count_at + at_most_every_s):
+            return
+        self._count_at = time.monotonic()
+        places = self.layout.places
+        for peer in self._near:
+            nbytes = peer.sent_bytes - self._counted.get(peer.peer, 0)
+            if not nbytes or peer.way is None:
+                continue
+            self._counted[peer.peer] = peer.sent_bytes
+            busy_ns = round(nbytes / peer.way.bytes_per_ns) if peer.timed else 0
+            self.context.count_peer_traffic(places[self.rank].gpu, places[peer.peer].gpu, nbytes, busy_ns)
 
     # The end.
 
@@ -262,7 +403,7 @@ class PeerMesh:
         """Wait until every put is acknowledged, for a few seconds at most."""
         deadline = time.monotonic() + DRAIN_S
         try:
-            while any(e.failure is None and not e.drained for e in self.endpoints.values()):
+            while any(e.failure is None and not e.drained for e in self._far):
                 if time.monotonic() > deadline:
                     return
                 self.wait(0.1)
@@ -273,9 +414,13 @@ class PeerMesh:
         """Free everything. Never raises: what a dead daemon held is gone already."""
         self.channels.clear()
         self._by_qp.clear()
-        for endpoint in self.endpoints.values():
+        for endpoint in self._far:
             endpoint.close()
+        for peer in self._near:
+            peer.close()
         self.endpoints.clear()
+        if self._bell is not None:
+            self._bell.close()
         resources: list[Any] = [self._cq, self._completion_channel, self._pd]
         if self._owns_context:
             resources.append(self.context)

@@ -28,7 +28,7 @@ def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -
                     raise CollectiveError(f"{endpoint.failure} during {what}")
         if len(runs) == 1:
             mesh, executor = runs[0]
-            happened = mesh.wait(PROBE_S)
+            happened = mesh.wait(PROBE_S, executor.waiting_peer())
         else:
             happened = wait_for_any([mesh for mesh, _ in runs], PROBE_S)
         now = time.monotonic()
@@ -42,7 +42,7 @@ def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -
             for mesh, executor in left:
                 peer = executor.waiting_peer()
                 if peer is not None:
-                    mesh.endpoints[peer].probe()
+                    mesh.probe(peer)
 
 
 def _overdue(left: Sequence[Run], what: str, timeout_s: float) -> CollectiveError:

@@ -13,7 +13,7 @@ from fauxrdma.collectives import Arithmetic, Plan, PlanExecutor
 from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.collectives.arithmetic import Array
 from fauxrdma.collectives.channelled import ChannelledPlan
-from fauxrdma.collectives.rank_paths import HCA
+from fauxrdma.collectives.rank_paths import HCA, NVLINK
 from fauxrdma.communicator.algorithm_choice import AlgorithmChoice
 from fauxrdma.communicator.announcements import Announcer
 from fauxrdma.communicator.call import Call
@@ -37,6 +37,10 @@ CALL_NOTICE_S = 4.0
 """The same once it has left, which a peer that waits for it notices by the retries of its queue pair."""
 
 
+COUNT_EVERY_S = 0.5
+"""How often ranks of a node tell the fabric's counters what they sent each other, in wall time."""
+
+
 def open_context(allowed: HcaFilter) -> Context:
     """This rank's HCA, FAUXRDMA_HCA, or the one that takes its place where NCCL_IB_HCA does not let it be used. Raises
     ConfigError when that leaves none, SetupError when there is no HCA daemon."""
@@ -46,6 +50,11 @@ def open_context(allowed: HcaFilter) -> Context:
     devices = get_device_list()
     compute = [device.name for device in devices if device.gpus]
     return Context(allowed.choose(own, compute or [device.name for device in devices]))
+
+
+def _may_share() -> bool:
+    """What NCCL's users know: without peer-to-peer and shared memory, ranks of a node use the network."""
+    return not all(os.environ.get(name) == "1" for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"))
 
 
 class PlanRunner:
@@ -70,6 +79,7 @@ class PlanRunner:
         statistics: RankStatistics | None = None,
         channels: int | None = None,
         cross_nic: int | None = None,
+        share_memory: bool | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in a world of {world_size}: RANK must be 0..WORLD_SIZE-1")
@@ -82,7 +92,9 @@ class PlanRunner:
         self._own_store: RendezvousStore | None = None
         self._slot_bytes = slot_bytes
         self._lanes = lanes
-        self._choice = AlgorithmChoice(slot_bytes=slot_bytes, lanes=lanes, intra_node=HCA)
+        shared = _may_share() if share_memory is None else share_memory
+        intra_node = NVLINK if shared else HCA
+        self._choice = AlgorithmChoice(slot_bytes=slot_bytes, lanes=lanes, intra_node=intra_node)
         self._calls = 0
         self._call: Call | None = None
         self._broken: str | None = None
@@ -96,7 +108,7 @@ class PlanRunner:
         def make_mesh(over: Context, prefix: str, slot_bytes: int, beside: PeerMesh | None) -> PeerMesh:
             return PeerMesh(
                 rank, world_size, store, context=over, prefix=prefix, slots=slots, slot_bytes=slot_bytes,
-                rail=settings.hcas.rail(over.hca.name), beside=beside,
+                rail=settings.hcas.rail(over.hca.name), beside=beside, share_memory=shared,
             )  # fmt: skip
 
         try:
@@ -182,6 +194,8 @@ class PlanRunner:
             raise
         finally:
             self._calls += 1
+        for mesh in (self._mesh, *self._channels.opened):
+            mesh.count_traffic(at_most_every_s=COUNT_EVERY_S)
         wall_ns = time.perf_counter_ns() - wall
         self.statistics.record(Operation(plan.name, nbytes, start_ns, end_ns, wall_ns, plan.algorithm))
 
@@ -234,8 +248,8 @@ class PlanRunner:
         """Nothing can follow; let the peers know, too."""
         self._broken = reason
         self._tell_call()
-        self._mesh.disconnect()
-        self._channels.disconnect()
+        self._mesh.disconnect(reason)
+        self._channels.disconnect(reason)
 
     def close(self) -> None:
         """Let the last puts finish (a few seconds at most), then free everything. Idempotent; never raises."""
@@ -245,6 +259,11 @@ class PlanRunner:
         if self._broken is None:
             self._mesh.drain()
             self._channels.drain()
+        for mesh in (self._mesh, *self._channels.opened):
+            try:
+                mesh.count_traffic()
+            except (VerbsError, OSError):
+                pass  # the daemon is gone, and its counters with it
         self._channels.close()
         self._mesh.close()
         if self._own_context is not None:

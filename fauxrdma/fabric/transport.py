@@ -24,6 +24,13 @@ NVLINK_DATA_FLITS = 16
 """Flits of 16 bytes that follow the header flit of a full NVLink packet (256 bytes of data)."""
 
 
+def local_payload_rate(kind: str, rate: Rate) -> Rate:
+    """The payload rate of a link inside a host, "pcie" or "nvlink", that signals at `rate`."""
+    if kind == "pcie":
+        return Rate(rate.bits_per_s * PCIE_MAX_PAYLOAD // (PCIE_MAX_PAYLOAD + PCIE_TLP_OVERHEAD))
+    return Rate(rate.bits_per_s * NVLINK_DATA_FLITS // (NVLINK_DATA_FLITS + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class TransportProfile:
     """Costs of one transport. `packet_overhead` in bytes per MTU-sized packet; `tx_ns` and `rx_ns` are what the sending
@@ -40,12 +47,9 @@ class TransportProfile:
 
     def payload_rate(self, link: Link, mtu: int) -> Rate:
         """The payload rate of `link`: its signalling rate less packet headers (PCIe and NVLink have their own)."""
-        bits = link.rate.bits_per_s
-        if link.kind == "pcie":
-            return Rate(bits * PCIE_MAX_PAYLOAD // (PCIE_MAX_PAYLOAD + PCIE_TLP_OVERHEAD))
-        if link.kind == "nvlink":
-            return Rate(bits * NVLINK_DATA_FLITS // (NVLINK_DATA_FLITS + 1))
-        return Rate(bits * mtu // (mtu + self.packet_overhead))
+        if link.kind != "cable":
+            return local_payload_rate(link.kind, link.rate)
+        return Rate(link.rate.bits_per_s * mtu // (mtu + self.packet_overhead))
 
     def latency_ns(self, topology: Topology, cables: list[Link]) -> int:
         """One-way latency of a small message over `cables` (HCA to HCA, a switch between each two), overheads included.

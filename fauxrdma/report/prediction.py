@@ -21,7 +21,7 @@ __all__ = ["all_reduce_ns"]
 def all_reduce_ns(
     topology: Topology, places: Sequence[RankPlace], nbytes: int, algorithm: str = "ring"
 ) -> float | None:
-    """Fabric ns of an all-reduce of `nbytes` by ranks at `places`, which all start together over their HCAs; None for
+    """Fabric ns of an all-reduce of `nbytes` by ranks at `places`, which all start together; None for
     an algorithm that these ranks do not have, and where two that talk have no path.
 
     The plan's messages are played over the fabric's links, which flows that meet share fairly.

@@ -38,7 +38,7 @@ from fauxrdma.runtime.session_srqs import SrqVerbs
 from fauxrdma.runtime.session_windows import WindowVerbs
 from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
-from fauxrdma.wire.fabric_messages import NodeWelcome
+from fauxrdma.wire.fabric_messages import NodeWelcome, PeerTraffic
 
 __all__ = ["AppSession"]
 
@@ -86,6 +86,7 @@ class AppSession:
             V.ListHcas: self._list_hcas,
             V.ClientHello: self._hello,
             V.QueryPath: self._query_path,
+            V.CountPeerTraffic: self._count_peer_traffic,
             V.Destroy: self._destroy,
             V.InjectFailure: self._inject_failure,
         }
@@ -224,7 +225,17 @@ class AppSession:
         self.loop.add_reader(self._doorbell_fd, self._doorbell)
         w = self._welcome
         self.reply(
-            V.Opened(ABI_VERSION, self._node, w.fabric, w.clock, w.epoch_ns, w.dilation, self._profile, hca.info),
+            V.Opened(
+                ABI_VERSION,
+                self._node,
+                w.fabric,
+                w.clock,
+                w.epoch_ns,
+                w.dilation,
+                self._profile,
+                hca.info,
+                w.host_shape,
+            ),
             memory.fd,
             self._doorbell_fd,
             events_read,
@@ -253,6 +264,15 @@ class AppSession:
         """Tell the application of an asynchronous event."""
         if self._events is not None:
             self._events.put(pack_frame(V.AsyncEventNotice(int(event.kind), event.element, event.text)))
+
+    def _count_peer_traffic(self, msg: V.CountPeerTraffic) -> None:
+        gpus = range(int(self._welcome.host_shape["gpus"] or 0))
+        if msg.source == msg.target or msg.source not in gpus or msg.target not in gpus:
+            raise VerbsError(errno.EINVAL, f"there is no way from GPU {msg.source} to GPU {msg.target} of this node")
+        if min(msg.nbytes, msg.busy_ns) < 0:
+            raise VerbsError(errno.EINVAL, f"{msg.nbytes} bytes in {msg.busy_ns} ns cannot have been sent")
+        self.subnet.send(PeerTraffic(msg.source, msg.target, msg.nbytes, msg.busy_ns))
+        self.reply(V.Done())
 
     def _query_path(self, msg: V.QueryPath) -> None:
         self.track(self.loop.create_task(self._answer_path(msg.dlid)))

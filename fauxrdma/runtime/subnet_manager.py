@@ -43,6 +43,7 @@ from fauxrdma.wire.fabric_messages import (
     NodeWelcome,
     PathQuery,
     PathsApplied,
+    PeerTraffic,
     RateGrant,
     ReadyQuery,
     Refusal,
@@ -199,6 +200,7 @@ class SubnetManagerService:
                     seed=self.seed,
                     hcas=hcas,
                     routing=self.state.manager.routes.engine,
+                    host_shape=self.topology.shape.to_dict(),
                 )
             )
             self._links.node_joined(message.node)
@@ -235,6 +237,8 @@ class SubnetManagerService:
             self.state.count(node, message)
         elif isinstance(message, FlowsForgotten):
             self.state.flows_forgotten(node, message)
+        elif isinstance(message, PeerTraffic):
+            self.state.count_peers(node, message)
         elif isinstance(message, PathQuery):
             own = self.state.owns(node, message.slid)
             answer = self.state.paths.tell if own else self.state.paths.describe

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from fauxrdma.errors import FabricUnhealthy, LocalProtocolError, RemoteProtocolError
+from fauxrdma.errors import ConfigError, FabricUnhealthy, LocalProtocolError, RemoteProtocolError
 from fauxrdma.fabric.flow_ways import FlowWays
 from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.subnet import Path, SubnetManager
@@ -30,6 +30,7 @@ from fauxrdma.wire.fabric_messages import (
     HcaInfo,
     NodeHello,
     PairCounter,
+    PeerTraffic,
     SprayCounter,
 )
 
@@ -248,6 +249,15 @@ class SubnetState:
                 f"node {node} counted {spray.nbytes} bytes by way from LID {spray.slid} to {spray.dlid}: that flow has "
                 f"{len(ways)} ways"
             )
+
+    def count_peers(self, node: int, traffic: PeerTraffic) -> None:
+        """Add what GPUs of a node sent each other. Raises RemoteProtocolError for GPUs that are not the node's."""
+        if min(traffic.nbytes, traffic.busy_ns) < 0:
+            raise RemoteProtocolError(f"node {node} counted less than nothing between its GPUs")
+        try:
+            self._traffic.book_peers(node, traffic)
+        except ConfigError as error:
+            raise RemoteProtocolError(f"node {node} counted traffic between GPUs it has not: {error}") from None
 
     def _can_receive(self, lid: int) -> bool:
         if FIRST_MULTICAST_LID <= lid <= LAST_MULTICAST_LID:

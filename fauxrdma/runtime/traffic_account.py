@@ -3,7 +3,8 @@
 **What is counted.** Payload: the bytes of a request's or a READ response's data, once per frame that left the HCA,
 repetitions included. Not counted: headers, acknowledgements, zero-byte messages (they count as frames of a pair), and
 whatever goes beside the fabric (the ranks' rendezvous, the daemons' conversation with the subnet manager). A byte that
-is lost counts on the links it crossed, up to the one that lost it.
+is lost counts on the links it crossed, up to the one that lost it. What ranks of a node send each other without an HCA
+counts on the NVLink or PCIe links between their GPUs.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from fauxrdma.fabric.peer_way import peer_way
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.runtime.told_paths import Ways
 from fauxrdma.topology.graph import Link
-from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport, SprayCounter
+from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport, PeerTraffic, SprayCounter
 
 __all__ = ["LinkActivity", "TrafficAccount"]
 
@@ -76,6 +78,8 @@ class TrafficAccount:
         self._manager = manager
         self._sums: dict[tuple[int, int, tuple[int, ...]], _Sum] = {}
         self._sprayed: Counter[int] = Counter()  # bytes by cable
+        self._peers: dict[tuple[int, int, int], _Sum] = {}  # by host, source GPU and target GPU
+        self._links = {link.name: link.id for link in manager.topology.links}
 
     def book(self, counter: PairCounter, ways: Ways) -> None:
         """Add what a daemon sent. What it sent several ways is booked inside the hosts; by cable with `book_spray`."""
@@ -96,10 +100,28 @@ class TrafficAccount:
                 if nbytes and self._manager.topology.links[link].kind == "cable":
                     self._sprayed[link] += nbytes
 
+    def book_peers(self, host: int, traffic: PeerTraffic) -> None:
+        """Add what GPUs of `host` sent each other. Raises ConfigError for GPUs between which there is no way."""
+        peer_way(self._manager.topology.shape, host, traffic.source, traffic.target)
+        total = self._peers.setdefault((host, traffic.source, traffic.target), _Sum([]))
+        total.nbytes += traffic.nbytes
+        total.busy_ns += traffic.busy_ns
+
     def reset(self) -> None:
         """Zero all."""
         self._sums.clear()
         self._sprayed.clear()
+        self._peers.clear()
+
+    def _add_peers(self, nbytes: list[int], busy_ns: list[int]) -> None:
+        for (host, source, target), total in self._peers.items():
+            way = peer_way(self._manager.topology.shape, host, source, target)
+            hops = len(way.links) // way.stripes
+            share, rest = divmod(total.nbytes, way.stripes)
+            for number, name in enumerate(way.links):
+                link = self._links[name]
+                nbytes[link] += share + (number // hops < rest)
+                busy_ns[link] += total.busy_ns
 
     def link_reports(self, activity: LinkActivity, now: int, *, shaped: bool) -> list[LinkReport]:
         """Every link of the topology, by id."""
@@ -112,6 +134,7 @@ class TrafficAccount:
                 busy_ns[at] = max(busy_ns[at], total.busy_ns)
         for at, sprayed in self._sprayed.items():
             nbytes[at] += sprayed
+        self._add_peers(nbytes, busy_ns)
         out = []
         for link in links:
             # A short burst may be over before its FlowStart was here: then the sender knows better how long it took.

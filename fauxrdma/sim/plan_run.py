@@ -6,7 +6,7 @@ same world seed, plan and buffers give the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -71,8 +71,9 @@ class _Rank:
         else:
             self._perform(self.executor.handle(PutCompleted(peer.channel.peer, wc.wr_id)))
 
-    def _perform(self, actions: Sequence[Action]) -> None:
-        for action in actions:
+    def _perform(self, actions: Iterable[Action]) -> None:
+        # All at once: what is posted here may complete at once, and come back to the executor.
+        for action in tuple(actions):
             if isinstance(action, PutMessage):
                 peer = self.peers[action.peer]
                 region, number = peer.outbox, action.number

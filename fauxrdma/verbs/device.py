@@ -24,6 +24,7 @@ from fauxrdma.memory.shared import SharedMemory, address_of
 from fauxrdma.runtime.control_channel import ControlChannel
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.injected_failures import CLIENT_VERBS, InjectedFailures
+from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.verbs.event_account import EventAccount
 from fauxrdma.verbs.forked import watch_for_fork
 from fauxrdma.verbs.port_queries import PortQueries
@@ -125,6 +126,7 @@ class Context(PortQueries):
         self.node = opened.node
         self.fabric = opened.fabric
         self.clock = opened.clock
+        self.host_shape = HostShape.from_dict(opened.host_shape)
         self._clock = FabricClock(opened.epoch_ns, opened.dilation)
         watch_for_fork(self)
 
@@ -162,6 +164,11 @@ class Context(PortQueries):
         no_receive, receive_too_short, wrong_address, no_queue_pair."""
         counters: dict[str, int] = self._request(V.QueryCounters(), V.DropCounters).counters
         return counters
+
+    def count_peer_traffic(self, source_gpu: int, target_gpu: int, nbytes: int, busy_ns: int) -> None:
+        """Tell the fabric's counters that `nbytes` went from one GPU of this node to another without an HCA, which took
+        `busy_ns` of fabric time. Raises VerbsError(EINVAL) for GPUs that are not two of the node's."""
+        self._request(V.CountPeerTraffic(source_gpu, target_gpu, nbytes, busy_ns), V.Done)
 
     def inject_failure(self, verb: str, errno_: int, after: int = 0, count: int = 1) -> None:
         """For tests: let `verb` of this context succeed `after` times, then fail `count` times with VerbsError(errno_).

@@ -15,6 +15,7 @@ Conversation of an HCA daemon with the subnet manager::
                            <-       PathsChanged       (a link or a table changed a path that was asked for)
       Counters             ->                          (what went the old way)
       PathsApplied         ->
+      PeerTraffic          ->                          (what ranks of the node sent each other without an HCA)
       MulticastJoin        ->
                            <-       MulticastMembers   (to every daemon, at every change)
       MulticastApplied     ->
@@ -75,6 +76,7 @@ __all__ = [
     "PathQuery",
     "PathsApplied",
     "PathsChanged",
+    "PeerTraffic",
     "PortChange",
     "RateGrant",
     "ReadyQuery",
@@ -132,8 +134,8 @@ class NodeWelcome(Message):
     """The node is in the fabric. Fabric time = (CLOCK_MONOTONIC - epoch_ns) / dilation, in ns.
 
     `clock` is 'paced' or 'none'; with 'none' dilation is 1 and nothing is shaped. `quantum` is the largest burst in
-    bytes when shaped. `seed` feeds every random choice of the daemon (mixed with its node number). `routing` is the
-    engine that chooses ways.
+    bytes when shaped. `seed` feeds every random choice of the daemon (mixed with its node number). `host_shape` is what
+    is inside each host (HostShape.to_dict in topology/host_shape.py), `routing` the engine that chooses ways.
     """
 
     version: int
@@ -144,6 +146,7 @@ class NodeWelcome(Message):
     quantum: int
     seed: int
     hcas: list[HcaInfo]
+    host_shape: dict[str, int | bool | None]
     routing: str = ""
 
 
@@ -333,6 +336,17 @@ class Counters(Message):
     debt_permille: list[int]
     retransmits: int
     sprayed: list[SprayCounter] = field(default_factory=list)
+
+
+@message
+class PeerTraffic(Message):
+    """Payload bytes that GPU `source` of the node sent to its GPU `target` over NVLink or PCIe since the last such
+    message. `busy_ns`: fabric time it took to send them; 0 when nothing is shaped."""
+
+    source: int
+    target: int
+    nbytes: int
+    busy_ns: int
 
 
 @message

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "plans"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def selector_of(fabric: str, nodes: int, gpus: int, intra_node: str = "hca") -> Selector:
+def selector_of(fabric: str, nodes: int, gpus: int, intra_node: str = "nvlink") -> Selector:
     topology = load_topology(fabric, nodes, gpus)
     return Selector(RankPaths(SubnetManager(topology), block_places(topology, nodes, gpus), intra_node))
 
@@ -28,7 +28,7 @@ def test_the_table_of_choices(cli: Any) -> None:
     done = cli("plan", "all_reduce", "single-switch", "--nodes", "4", "-b", "8", "-e", "1G", "-f", "64")
     assert (done.returncode, done.stderr) == (0, "")
     title, _, heading, *rows = done.stdout.splitlines()
-    assert title.startswith("all_reduce on single-switch: 4 ranks on 4 nodes, within nodes over hca; predicted us")
+    assert title.startswith("all_reduce on single-switch: 4 ranks on 4 nodes, within nodes over nvlink; predicted us")
     names = heading.split()[1:]
     assert names[0] == "ring"
     assert "hierarchical" not in names  # one GPU per node
@@ -68,7 +68,7 @@ def test_algorithms_without_a_path_are_told(cli: Any) -> None:
     assert done.returncode == 0
     assert "pxn at every size" in done.stdout
     assert "not usable: direct: no route from n0.hca1 to n1.hca2" in done.stdout
-    assert cli("plan", "all_to_all", "rail-only", "--gpus", "2").returncode == 4
+    assert cli("plan", "all_to_all", "rail-only", "--gpus", "2", "--intra-node", "hca").returncode == 4
 
 
 def test_a_plan_from_a_file_beside_the_others(cli: Any) -> None:
@@ -103,10 +103,10 @@ def test_one_plan_shown(cli: Any) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     cost = selector_of("seed-rail8", 2, 2).cost("all_to_all", "direct", 64 << 10)
     first, second, *_ = done.stdout.splitlines()
-    assert first == "all_to_all of 64 KiB by direct on seed-rail8: 4 ranks on 2 nodes, within nodes over hca"
+    assert first == "all_to_all of 64 KiB by direct on seed-rail8: 4 ranks on 2 nodes, within nodes over nvlink"
     assert second == f"1 round, 12 messages, 192 KiB in all; predicted {cost.predicted_ns / 1000:.3g} us"
     assert "rank 1, step by step:\n    1  output[16384:32768] = input[16384:32768]" in done.stdout
-    assert "between nodes 128 KiB, across rails 128 KiB, over spines 128 KiB" in done.stdout
+    assert "between nodes 128 KiB, across rails 64 KiB, over spines 64 KiB" in done.stdout
     assert "crosses rails: rank 0 (n0.hca1) to rank 3 (n1.hca2), 16 KiB" in done.stdout
     assert "crosses rails: rank 0 (n0.hca1) to rank 2" not in done.stdout
     drawing = ET.fromstring((cli.directory / "messages.svg").read_text())

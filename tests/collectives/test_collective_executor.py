@@ -128,14 +128,14 @@ def test_different_sizes_on_two_ranks_are_reported() -> None:
     assert put.nbytes == 16
     assert executor.waiting_for() == "message 0 from rank 1"
     with pytest.raises(RemoteProtocolError, match=r"rank 1 sent 12 bytes where rank 0 expects 16: the ranks called"):
-        executor.handle(Arrived(1, 0, 12, 0))
+        list(executor.handle(Arrived(1, 0, 12, 0)))
 
 
 def test_a_peer_that_breaks_the_rules_is_named() -> None:
     channel, executor = two_ranks(slots=4)
-    executor.start()
+    list(executor.start())
     with pytest.raises(RemoteProtocolError, match="sent message 5 where 0 was expected"):
-        executor.handle(Arrived(1, 5, 16, 0))
+        list(executor.handle(Arrived(1, 5, 16, 0)))
     for k in range(4):
         channel.data(k, 16)
     with pytest.raises(RemoteProtocolError, match="overran the 4 staging slots"):
@@ -166,3 +166,39 @@ def test_wrong_buffers_are_refused_before_anything_runs() -> None:
 def test_operations_a_dtype_does_not_have(op: str, dtype: str, text: str) -> None:
     with pytest.raises(LocalProtocolError, match=text):
         NumpyArithmetic(op, np.dtype(dtype), 2)
+
+
+def test_a_message_goes_out_before_the_rank_works_on_the_next() -> None:
+    """Whoever carries out an action sees the channel as it is after that message: what completes with it is exact."""
+    channel = Channel(1, 8, 128, np.zeros(1024, np.uint8), np.zeros(1024, np.uint8))
+    plan = ring_all_reduce(64, 2, itemsize=4, chunk=8, lanes=4)
+    executor = PlanExecutor(
+        plan, 0, {"data": np.ones(64, "f4")}, {1: channel}, NumpyArithmetic("sum", np.dtype("f4"), 2)
+    )
+    numbers = []
+    for action in executor.start():
+        if isinstance(action, PutMessage):
+            assert channel.sent == action.number + 1
+            numbers.append(action.number)
+    assert numbers == [0, 1, 2, 3]
+
+
+def test_a_peer_whose_messages_are_all_here_is_needed_no_more() -> None:
+    """Rank 1 of a chain 0, 2, 1 (root 0) only receives; its neighbour may leave once everything is here, however much
+    of it is still to be worked on."""
+    plan = ring_broadcast(32, 3, 0, chunk=8)
+    channels = {
+        peer: Channel(peer, 2, 128, np.zeros(256, np.uint8), np.zeros(256, np.uint8)) for peer in plan.program(2).peers
+    }
+    executor = PlanExecutor(plan, 2, {"data": np.zeros(32, "f4")}, channels, None)
+    list(executor.start())
+    for number in range(2):
+        assert executor.needs(0)
+        list(executor.handle(Arrived(0, number, 32, 0)))
+    channels[0].given_back = 2  # as if the slots were free again, so that the rest may land
+    list(executor.handle(Arrived(0, 2, 32, 0)))
+    assert executor.needs(0)
+    list(executor.handle(Arrived(0, 3, 32, 0)))
+    assert not executor.done  # rank 1 has given no slot back
+    assert not executor.needs(0)
+    assert executor.needs(1)

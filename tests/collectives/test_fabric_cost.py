@@ -16,10 +16,11 @@ from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.pxn import pxn_all_to_all
-from fauxrdma.collectives.rank_paths import NVLINK_LATENCY_NS, PCIE_LATENCY_NS, RankPaths
+from fauxrdma.collectives.rank_paths import RankPaths
 from fauxrdma.collectives.request import Request
 from fauxrdma.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from fauxrdma.errors import ConfigError, FabricUnhealthy, LocalProtocolError
+from fauxrdma.fabric.peer_way import NVLINK_NS, PCIE_NS
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.rank_places import RankPlace, block_places, ranks_by_node
@@ -140,7 +141,7 @@ def test_nvlink_is_split_over_all_switches_and_rated_as_a_whole() -> None:
     path = paths.path(0, 5)
     lanes = paths.topology.shape.nvswitches
     assert [len(hop) for hop in path.hops] == [lanes, lanes]
-    assert path.latency_ns == NVLINK_LATENCY_NS
+    assert path.latency_ns == NVLINK_NS
     nvlink = paths.topology.shape.nvlink_rate
     assert nvlink is not None
     assert path.rate.bits_per_s == pytest.approx(nvlink.bits_per_s * 16 / 17, rel=1e-6)
@@ -151,7 +152,7 @@ def test_nvlink_is_split_over_all_switches_and_rated_as_a_whole() -> None:
     assert len(out) == lanes
     assert sum(out) == 1003
     assert max(out) - min(out) <= 1
-    assert cost.predicted_ns == NVLINK_LATENCY_NS + path.rate.transfer_ns(1003)
+    assert cost.predicted_ns == NVLINK_NS + path.rate.transfer_ns(1003)
 
 
 def test_without_nvlink_gpus_meet_at_the_pcie_switch_or_the_root() -> None:
@@ -162,7 +163,7 @@ def test_without_nvlink_gpus_meet_at_the_pcie_switch_or_the_root() -> None:
 
     assert way(0, 1) == ["n0.gpu0->n0.pcie0", "n0.pcie0->n0.gpu1"]
     assert way(1, 2) == ["n0.gpu1->n0.pcie0", "n0.pcie0->n0.mem", "n0.mem->n0.pcie1", "n0.pcie1->n0.gpu2"]
-    assert paths.path(0, 1).latency_ns == PCIE_LATENCY_NS
+    assert paths.path(0, 1).latency_ns == PCIE_NS
     assert not paths.path(0, 1).over_hcas
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
@@ -201,7 +202,8 @@ def test_ranks_that_disagree_are_told(lab: LocalLab) -> None:
         assert "rank 1 called all_reduce(sum of 101 x <f4, root 0, by ring) as call 0" in text
 
 
-def test_a_missing_rank_is_a_timeout_that_names_it(lab: LocalLab) -> None:
+@pytest.mark.parametrize("share_memory", [True, False])
+def test_a_missing_rank_is_named_with_what_joined_it(lab: LocalLab, share_memory: bool) -> None:
     def work(communicator: Communicator) -> str:
         communicator.barrier()
         if communicator.rank == 1:
@@ -210,14 +212,19 @@ def test_a_missing_rank_is_a_timeout_that_names_it(lab: LocalLab) -> None:
             communicator.all_reduce(np.ones(10))
         return str(caught.value)
 
-    alone, _ = all_well(run_ranks(lab, 2, work, timeout_s=60))
+    alone, _ = all_well(run_ranks(lab, 2, work, timeout_s=60, share_memory=share_memory))
+    if share_memory:
+        assert "rank 0 lost rank 1: shared memory (path n0.gpu0->n0.pcie0 n0.pcie0->n0.gpu1) with process" in alone
+        assert "whose communicator was closed during all_reduce of 80 B" in alone
+        return
     # The peer's HCA answers nothing for a queue pair that is gone.
     assert "rank 0 lost rank 1: queue pair 0x" in alone
     assert "RETRY_EXC_ERR" in alone
     assert "n0.hca1->" in alone
 
 
-def test_a_slow_rank_is_no_error_but_a_timeout_is(lab: LocalLab) -> None:
+@pytest.mark.parametrize(("share_memory", "over"), [(True, "shared memory (path n0.gpu0->"), (False, "queue pair 0x")])
+def test_a_slow_rank_is_no_error_but_a_timeout_is(lab: LocalLab, share_memory: bool, over: str) -> None:
     gave_up = threading.Event()
 
     def work(communicator: Communicator) -> str:
@@ -230,8 +237,8 @@ def test_a_slow_rank_is_no_error_but_a_timeout_is(lab: LocalLab) -> None:
         gave_up.set()
         return str(caught.value)
 
-    text, _ = all_well(run_ranks(lab, 2, work, timeout_s=3))
-    assert "rank 0: all_reduce of 80 B not done after 3 s, waiting for message 0 from rank 1 over queue pair 0x" in text
+    text, _ = all_well(run_ranks(lab, 2, work, timeout_s=3, share_memory=share_memory))
+    assert f"rank 0: all_reduce of 80 B not done after 3 s, waiting for message 0 from rank 1 over {over}" in text
 
 
 def test_one_rank_may_leave_while_another_is_late(lab: LocalLab) -> None:
@@ -283,6 +290,7 @@ def test_opening_and_closing_leaks_nothing(lab: LocalLab) -> None:
     def cycle() -> None:
         all_well(run_ranks(lab, 2, lambda c: c.all_reduce(np.ones(100))))
 
+    gc.collect()  # errors that earlier tests caught hold on to what they went through
     cycle()
     before = sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in list_fds())
     threads = threading.active_count()

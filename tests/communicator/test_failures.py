@@ -114,7 +114,7 @@ def test_rank_killed_leaves_the_fabric_usable(tmp_path: Path) -> None:
 def test_a_broken_communicator_still_closes_cleanly(lab: LocalLab) -> None:
     store = DictStore(timeout_s=0.2)
     context, communicator = open_communicator(lab, 0, 2, store)
-    with pytest.raises(CollectiveError, match="rank 0 waited for rank 1 to connect"):
+    with pytest.raises(CollectiveError, match="rank 0 waited for rank 1 to say where it runs"):
         communicator.all_reduce(np.ones(3))
     with pytest.raises(CollectiveError, match="broken since an earlier error: rank 0 waited"):
         communicator.barrier()

@@ -1,7 +1,7 @@
 """Measured traffic follows the tables: every link's byte counter is what plan and forwarding tables say, to the byte.
 
-The prediction knows the collective's plan (which rank puts how many elements to which peer) and the subnet manager's
-tables, and nothing of the run.
+The prediction knows the collective's plan (which rank puts how many elements to which peer), the subnet manager's
+tables and the shape of the hosts, and nothing of the run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rank_threads import all_well, run_ranks
 from fauxrdma.collectives import Plan
 from fauxrdma.collectives.plan import Put
 from fauxrdma.communicator import Communicator, mesh
+from fauxrdma.fabric.peer_way import peer_way
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.lab.local import LocalLab
@@ -81,40 +82,48 @@ class PlanRecorder:
         monkeypatch.setattr(Communicator, "_run", recording)
 
 
-def predicted(lab: LocalLab, plan: Plan, manager: SubnetManager | None = None) -> Counter[str]:
-    """Bytes by link: every put of the plan, over the links that the tables give its two HCAs."""
+def predicted(
+    lab: LocalLab, plan: Plan, manager: SubnetManager | None = None, *, share_memory: bool = False
+) -> Counter[str]:
+    """Bytes by link: every put of the plan, over the links that the tables give its two HCAs. With `share_memory` what
+    stays on a node goes from GPU to GPU."""
     manager = manager or SubnetManager(lab.topology, lab.seed)
     hca = [f"n{rank // lab.gpus}.hca{rank % lab.gpus + 1}" for rank in range(plan.world_size)]
     out: Counter[str] = Counter()
     for rank in range(plan.world_size):
         for step in plan.program(rank).steps:
-            if isinstance(step, Put):
+            if isinstance(step, Put) and share_memory and rank // lab.gpus == step.peer // lab.gpus:
+                way = peer_way(lab.topology.shape, rank // lab.gpus, rank % lab.gpus, step.peer % lab.gpus)
+                for name in way.links:
+                    out[name] += step.src.count * 4
+            elif isinstance(step, Put):
                 path = manager.path(manager.lid(hca[rank]), manager.lid(hca[step.peer]))
                 for link in path.links:
                     out[lab.topology.links[link].name] += step.src.count * 4
     return out
 
 
-def carried(lab: LocalLab, work: Work) -> Counter[str]:
+def carried(lab: LocalLab, work: Work, *, share_memory: bool = False) -> Counter[str]:
     """Bytes by link of one run. What a stalled host repeats is carried twice, so a run with repetitions tells nothing
     of the plan and is done again."""
     for _ in range(5):
         lab.report(reset=True)
-        all_well(run_ranks(lab, RANKS, work, slot_bytes=SLOT_BYTES))
+        all_well(run_ranks(lab, RANKS, work, slot_bytes=SLOT_BYTES, share_memory=share_memory))
         report = lab.report()
         if report.retransmits == 0:
             return Counter({link.name: link.nbytes for link in report.links if link.nbytes})
     pytest.fail("five runs, and in each of them frames were repeated: this host is too slow now")
 
 
+@pytest.mark.parametrize("share_memory", [False, True])
 @pytest.mark.parametrize("work", COLLECTIVES, ids=lambda work: work.__name__)
 def test_every_link_carries_what_plan_and_tables_say(
-    four: LocalLab, work: Work, monkeypatch: pytest.MonkeyPatch
+    four: LocalLab, work: Work, share_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = PlanRecorder(monkeypatch)
-    got = carried(four, work)
+    got = carried(four, work, share_memory=share_memory)
     plan = recorder.plans[0]
-    want = predicted(four, plan)
+    want = predicted(four, plan, share_memory=share_memory)
     assert got == want
     # And the plan's own declaration, which is by formula: what leaves each rank's GPU.
     for rank in range(RANKS):

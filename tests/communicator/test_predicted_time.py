@@ -12,7 +12,7 @@ from fauxrdma.collectives import NumpyArithmetic, Plan
 from fauxrdma.collectives.algorithms import all_reduce_plan
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.hierarchical import hierarchical_all_reduce
-from fauxrdma.collectives.rank_paths import RankPaths
+from fauxrdma.collectives.rank_paths import HCA, NVLINK, RankPaths
 from fauxrdma.communicator import Communicator, mesh
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.lab.local import LocalLab
@@ -27,7 +27,7 @@ WITHIN = 0.05
 PATIENCE_S = 60.0
 
 
-def measured_ns(lab: LocalLab, plan: Plan) -> int:
+def measured_ns(lab: LocalLab, plan: Plan, *, share_memory: bool) -> int:
     """From the last entry to the last return, in fabric time."""
 
     def work(communicator: Communicator) -> tuple[int, int]:
@@ -39,17 +39,28 @@ def measured_ns(lab: LocalLab, plan: Plan) -> int:
         last = communicator.statistics.operations[-1]
         return last.start_ns, last.end_ns
 
-    spans = all_well(run_ranks(lab, plan.world_size, work))
+    spans = all_well(run_ranks(lab, plan.world_size, work, share_memory=share_memory))
     return max(end for _, end in spans) - max(start for start, _ in spans)
 
 
-def cost_of(lab: LocalLab, plan: Plan) -> FabricCost:
+def cost_of(lab: LocalLab, plan: Plan, *, share_memory: bool) -> FabricCost:
     places = block_places(lab.topology, lab.nodes, lab.gpus)
-    return fabric_cost(plan, 4, RankPaths(SubnetManager(lab.topology, lab.seed), places))
+    return fabric_cost(
+        plan, 4, RankPaths(SubnetManager(lab.topology, lab.seed), places, NVLINK if share_memory else HCA)
+    )
 
 
-@pytest.mark.parametrize("fabric", ["seed-rail8", "fat-tree", "seed-two-switch"])
-def test_paced_time_is_predicted_time(fabric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fabric", "share_memory"),
+    [
+        ("seed-rail8", False),
+        ("fat-tree", False),
+        ("seed-two-switch", False),
+        ("seed-rail8", True),
+        ("fat-tree,nvlink=on", True),
+    ],
+)
+def test_paced_time_is_predicted_time(fabric: str, share_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulation never runs ahead of its model, and a host that stalls makes it late: the best run of a few tells
     whether the model is the same."""
     monkeypatch.setattr(mesh, "ACK_TIMEOUT_S", 30.0)
@@ -60,12 +71,12 @@ def test_paced_time_is_predicted_time(fabric: str, monkeypatch: pytest.MonkeyPat
             hierarchical_all_reduce(COUNT, nodes, chunk=COUNT // 8, lanes=2),
         ]
         for plan in plans:
-            cost = cost_of(lab, plan)
+            cost = cost_of(lab, plan, share_memory=share_memory)
             best = float("inf")
             deadline = time.monotonic() + PATIENCE_S
             while abs(best - 1) > WITHIN and time.monotonic() < deadline:
                 lab.report(reset=True)
-                best = min(best, measured_ns(lab, plan) / cost.predicted_ns)
+                best = min(best, measured_ns(lab, plan, share_memory=share_memory) / cost.predicted_ns)
             assert best == pytest.approx(1, abs=WITHIN), f"{plan.algorithm}: measured over predicted"
             report = lab.report()
             if not report.retransmits:  # what a stalled host repeats is carried twice

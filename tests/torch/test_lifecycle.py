@@ -149,8 +149,8 @@ def test_timeout_of_a_group_raises_and_other_groups_go_on(lab: LocalLab, tmp_pat
     late, _ = outcomes = run_everywhere(lab_environments(lab, 2), ["-c", TIMEOUT], tmp_path)
     assert [o.returncode for o in outcomes] == [0, 0], late.stderr
     assert late.stdout.startswith("CollectiveError 2 rank 0: all_reduce of 20 B not done after 2 s, waiting for"), late
-    assert "from rank 1 over queue pair 0x" in late.stdout
-    # The second group has no queue pairs yet: its peer never came to make them.
+    assert "from rank 1 over shared memory (path n0.gpu0->" in late.stdout
+    # The second group is not connected yet: its peer never came.
     assert "CollectiveError 2 rank 0 waited for rank 1 to connect" in late.stdout
 
 

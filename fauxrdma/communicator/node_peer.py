@@ -1,0 +1,167 @@
+"""One peer on the same node: messages by shared memory, notified by a bell when it sleeps.
+
+It stands where an `Endpoint` stands for a peer that is reached over an HCA. What the plan prepares in the outbox lies
+in the peer's inbox already, so a put only announces it; a forwarded message is copied from one inbox to the other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+import msgpack
+
+from fauxrdma.collectives.channel import Channel
+from fauxrdma.collectives.executor import PutMessage
+from fauxrdma.communicator.bell import Bell, BellRope
+from fauxrdma.communicator.shared_inbox import SharedInbox
+from fauxrdma.errors import CollectiveError
+from fauxrdma.fabric.peer_port import PeerPort
+from fauxrdma.fabric.peer_way import PeerWay
+
+__all__ = ["NodePeer"]
+
+
+class NodePeer:
+    """The connection to `peer`. Made unconnected; `description()` goes to the peer, whose own goes into `connect()`.
+
+    `port` is the own GPU's, shared by the peers of a rank. `way` is the way to the peer, if it has a GPU of its own;
+    `timed` says whether messages take the time it takes.
+    """
+
+    def __init__(self, rank: int, peer: int, bell: Bell, port: PeerPort, *, slots: int, slot_bytes: int) -> None:
+        self.rank = rank
+        self.peer = peer
+        self.failure: str | None = None
+        """What went wrong with this connection, once something did."""
+        self.next_due_ns: int | None = None
+        """Fabric time at which the next message is here, when one is under way."""
+        self.channel: Channel | None = None
+        self.way: PeerWay | None = None
+        self.timed = False
+        self.sent_bytes = 0
+        """Payload put since the beginning."""
+        self.pid = 0
+        self.exit_fd = -1
+        """Readable once the peer's process has ended."""
+        self._bell = bell
+        self._port = port
+        self._slots = slots
+        self._slot_bytes = slot_bytes
+        self._inbox = SharedInbox.create(slots, slot_bytes)
+        self._outbox: SharedInbox | None = None
+        self._rope: BellRope | None = None
+
+    def description(self) -> bytes:
+        """What the peer needs to connect."""
+        content = {"inbox": self._inbox.fd, "slots": self._slots, "slot_bytes": self._slot_bytes}
+        packed: bytes = msgpack.packb({**content, "bell": self._bell.description}, use_bin_type=True)
+        return packed
+
+    def connect(self, description: bytes) -> None:
+        """Map what the peer described. Raises CollectiveError when the two sides stage differently, OSError or
+        RemoteProtocolError when its memory cannot be had."""
+        remote = msgpack.unpackb(description, raw=False)
+        if (remote["slots"], remote["slot_bytes"]) != (self._slots, self._slot_bytes):
+            raise CollectiveError(
+                f"rank {self.peer} stages {remote['slots']} slots of {remote['slot_bytes']} bytes, this rank "
+                f"{self._slots} of {self._slot_bytes}: give every Communicator the same slots and slot_bytes"
+            )
+        self.pid = remote["bell"]["pid"]
+        self.exit_fd = os.pidfd_open(self.pid)
+        self._rope = BellRope(remote["bell"])
+        self._outbox = SharedInbox.attach(self.pid, remote["inbox"], self._slots, self._slot_bytes)
+        self.channel = Channel(self.peer, self._slots, self._slot_bytes, self._inbox.memory, self._outbox.memory)
+
+    # Sending.
+
+    def put(self, message: PutMessage, source: Channel | None, now_ns: int) -> None:
+        """Announce a message; `source` is the channel whose inbox is forwarded, `now_ns` fabric time."""
+        assert self.channel is not None
+        assert self._outbox is not None
+        assert self._rope is not None
+        if source is not None and message.nbytes:
+            start = message.source_number % self._slots * self._slot_bytes
+            target = message.number % self._slots * self._slot_bytes
+            self._outbox.memory[target : target + message.nbytes] = source.inbox[start : start + message.nbytes]
+        if message.credits:
+            self._inbox.give_back(message.credits)
+        way = self.way
+        begun_ns = 0
+        if self.timed and way is not None:
+            begun_ns = self._port.send(now_ns, message.nbytes, way.bytes_per_ns)
+        self.sent_bytes += message.nbytes
+        self._outbox.announce(message.number, message.nbytes, begun_ns, message.call)
+        self._rope.ring()
+        self.channel.put_completed(message.number + 1)
+
+    def return_credits(self, count: int) -> None:
+        """Tell the peer that `count` of its slots are free."""
+        assert self._rope is not None
+        self._inbox.give_back(count)
+        self._rope.ring()
+
+    # Receiving.
+
+    def poll(self, now_ns: int) -> bool:
+        """Take in what the peer has written by fabric time `now_ns`; whether there was anything."""
+        channel, outbox, inbox = self.channel, self._outbox, self._inbox
+        if channel is None or outbox is None:
+            return False
+        happened = False
+        left = inbox.sender_left  # before the messages: what it had put until then still counts
+        if (fresh := outbox.credits - channel.credits_received) > 0:
+            channel.credit(fresh)
+            happened = True
+        while inbox.put > channel.arrived:
+            nbytes, begun_ns, call = inbox.message(channel.arrived)
+            if self.timed and (way := self.way) is not None:
+                if self.next_due_ns is None:
+                    self.next_due_ns = self._port.receive(begun_ns, nbytes, way.bytes_per_ns, way.latency_ns)
+                if now_ns < self.next_due_ns:
+                    return happened
+                self.next_due_ns = None
+            channel.data(channel.arrived & 0xFF, nbytes, call)
+            happened = True
+        if left and self.failure is None:
+            reason = inbox.reason
+            self.failure = f"{self._lost()}, whose communicator " + (f"broke ({reason})" if reason else "was closed")
+            happened = True
+        return happened
+
+    def check_alive(self) -> bool:
+        """Whether the peer's process still runs; if not, `failure` says so."""
+        poller = select.poll()
+        poller.register(self.exit_fd, select.POLLIN)
+        if not poller.poll(0):
+            return True
+        if self.failure is None:
+            self.failure = f"{self._lost()}, which has ended"
+        return False
+
+    def describe(self) -> str:
+        """What joins the two ranks, for error messages."""
+        path = "path unknown" if self.way is None else f"path {' '.join(self.way.links)}"
+        return f"shared memory ({path}) with process {self.pid}"
+
+    def _lost(self) -> str:
+        return f"rank {self.rank} lost rank {self.peer}: {self.describe()}"
+
+    # The end.
+
+    def disconnect(self, reason: str = "") -> None:
+        """Tell the peer that nothing more comes, and why, so that it need not wait."""
+        if self._outbox is not None and self._rope is not None and self._outbox.fd >= 0:
+            self._outbox.leave(reason)
+            self._rope.ring()
+
+    def close(self) -> None:
+        """Leave and free everything. Idempotent."""
+        self.disconnect()
+        self.channel = None  # its arrays must be gone before the memory can be unmapped
+        for part in (self._rope, self._outbox, self._inbox):
+            if part is not None:
+                part.close()
+        if self.exit_fd >= 0:
+            os.close(self.exit_fd)
+            self.exit_fd = -1
