@@ -19,6 +19,7 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.peer_way import peer_way
 from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.memory.location import gpu_memory
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.rank_places import RankPlace
 from fauxrdma.units import Rate
@@ -105,7 +106,7 @@ class RankPaths:
         here, there = self.places[source], self.places[target]
         if here.node == there.node and self.intra_node == NVLINK:
             return self._inside(here, there)
-        path = self.manager.path(self._lids[source], self._lids[target])
+        path = self.manager.path(self._lids[source], self._lids[target], gpu_memory(here.gpu), gpu_memory(there.gpu))
         return RankPath(tuple((link,) for link in path.links), path.latency_ns, path.rate, over_hcas=True)
 
     def _inside(self, here: RankPlace, there: RankPlace) -> RankPath:

@@ -40,9 +40,10 @@ class Communicator(Messenger):
     communicators over one store need different prefixes. `context` is an open verbs Context (default: opens the HCA
     that FAUXRDMA_SOCKET and FAUXRDMA_HCA name, and closes it again). `timeout_s` bounds each collective, in wall time.
     `slots` x `slot_bytes` is the staging per peer and direction and `lanes` the number of chunks in flight in a ring
-    (at most half the slots); these must be the same on all ranks. Ranks on one node talk through memory they share,
-    over the modelled NVLink or PCIe of the node; `share_memory` False sends them over their HCAs instead (default: True
-    unless NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are both 1).
+    (at most half the slots); these must be the same on all ranks. `gpu` is the GPU whose memory this rank's data is in
+    (default: FAUXRDMA_GPU, else LOCAL_RANK or the first GPU, of those that use the HCA). Ranks on one node talk through
+    memory they share, over the modelled NVLink or PCIe of the node; `share_memory` False sends them over their HCAs
+    instead (default: True unless NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are both 1).
 
     Arrays may be of any shape, dtype and layout; results land in place. `op` is one of sum, avg, product, min, max,
     band, bor, bxor (docs/collectives.md has the table of dtypes). `algorithm` is a name in

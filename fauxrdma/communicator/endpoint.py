@@ -32,9 +32,10 @@ SIGNAL_EVERY = 8
 
 
 class Endpoint:
-    """The connection to `peer`. Made unconnected; `description()` goes to the peer, whose own goes into `connect()`."""
+    """The connection to `peer`. Made unconnected; `description()` goes to the peer, whose own goes into `connect()`.
+    The staging is memory of GPU `gpu` of the node, where the rank's data is; of the host for None."""
 
-    def __init__(self, pd: PD, cq: CQ, peer: int, *, slots: int, slot_bytes: int) -> None:
+    def __init__(self, pd: PD, cq: CQ, peer: int, *, slots: int, slot_bytes: int, gpu: int | None = None) -> None:
         self.peer = peer
         self.failure: str | None = None
         """What went wrong with this connection, once something did."""
@@ -53,9 +54,9 @@ class Endpoint:
         self._remote_inbox = 0
         self._remote_rkey = 0
         size = slots * slot_bytes
-        self._inbox = MR(pd, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+        self._inbox = MR(pd, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, gpu=gpu)
         try:
-            self._outbox = MR(pd, size, IBV_ACCESS_LOCAL_WRITE)
+            self._outbox = MR(pd, size, IBV_ACCESS_LOCAL_WRITE, gpu=gpu)
         except BaseException:
             self._inbox.close()
             raise

@@ -27,6 +27,7 @@ __all__ = [
     "Layout",
     "Seat",
     "announce_seat",
+    "data_gpu",
     "learn_layout",
     "own_seat",
     "parse_places",
@@ -121,14 +122,26 @@ def parse_places(text: str) -> list[RankPlace]:
     return places
 
 
-def own_seat(context: Context, environment: Mapping[str, str] = os.environ, rail: int | None = None) -> Seat:
+def own_seat(
+    context: Context, environment: Mapping[str, str] = os.environ, rail: int | None = None, gpu: int | None = None
+) -> Seat:
     """Where this process sits: node and HCA are those of `context`.
 
-    The GPU is FAUXRDMA_GPU, else that of rank RANK in FAUXRDMA_PLACES, else LOCAL_RANK, the latter two only if they
-    use that HCA; else the first GPU that does. Raises ConfigError for variables that make no sense.
+    The GPU is `gpu` if that is given, else FAUXRDMA_GPU, else that of rank RANK in FAUXRDMA_PLACES, else LOCAL_RANK,
+    the latter two only if they use that HCA; else the first GPU that does. Raises ConfigError for variables that make
+    no sense.
     """
     hca = context.hca
-    return Seat(RankPlace(context.node, _gpu(context, environment), hca.index), hca.leaf, host_identity(), rail)
+    gpu = _gpu(context, environment) if gpu is None else gpu
+    return Seat(RankPlace(context.node, gpu, hca.index), hca.leaf, host_identity(), rail)
+
+
+def data_gpu(context: Context, gpu: int | None = None, environment: Mapping[str, str] = os.environ) -> int | None:
+    """The GPU whose memory this process's data is in: `own_seat`'s; None (host memory) on an HCA that no GPU uses,
+    unless `gpu` or FAUXRDMA_GPU names one."""
+    if gpu is None and not context.hca.gpus and not environment.get(GPU_VARIABLE):
+        return None
+    return own_seat(context, environment, gpu=gpu).place.gpu
 
 
 def _gpu(context: Context, environment: Mapping[str, str]) -> int:

@@ -15,7 +15,7 @@ from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Action, PutCompleted, PutMessage, ReturnCredits, apply_event
 from fauxrdma.communicator.bell import Bell
 from fauxrdma.communicator.endpoint import Endpoint
-from fauxrdma.communicator.layout import Layout, announce_seat, learn_layout, own_seat
+from fauxrdma.communicator.layout import Layout, announce_seat, data_gpu, learn_layout, own_seat
 from fauxrdma.communicator.node_peer import NodePeer
 from fauxrdma.communicator.sleeping import sleep_on
 from fauxrdma.errors import CollectiveError, FauxrdmaError, RemoteProtocolError, VerbsError
@@ -82,6 +82,7 @@ class PeerMesh:
         rail: int | None = None,
         beside: PeerMesh | None = None,
         share_memory: bool = True,
+        gpu: int | None = None,
     ) -> None:
         self.rank = rank
         self._world_size = world_size
@@ -105,6 +106,7 @@ class PeerMesh:
         self.context = Context() if context is None else context
         opened: list[Any] = []
         try:
+            self.gpu: int | None = data_gpu(self.context, gpu) if beside is None else beside.gpu
             self._pd = PD(self.context)
             opened.append(self._pd)
             self._completion_channel = CompChannel(self.context)
@@ -113,7 +115,7 @@ class PeerMesh:
             depth = max(1024, 32 * slots * min(world_size, 64))
             self._cq = CQ(self.context, depth, None, self._completion_channel, 0)
             if beside is None:
-                announce_seat(store, prefix, rank, own_seat(self.context, rail=rail))
+                announce_seat(store, prefix, rank, own_seat(self.context, rail=rail, gpu=gpu))
         except BaseException:
             for resource in reversed(opened):
                 resource.close()
@@ -143,7 +145,7 @@ class PeerMesh:
         exponent = ack_timeout_exponent(float(self.context.dilation))
         made: list[Endpoint] = []
         for peer in new:
-            endpoint = Endpoint(self._pd, self._cq, peer, slots=self._slots, slot_bytes=self._slot_bytes)
+            endpoint = Endpoint(self._pd, self._cq, peer, slots=self._slots, slot_bytes=self._slot_bytes, gpu=self.gpu)
             made.append(endpoint)
             self._far.append(endpoint)
             self.endpoints[peer] = endpoint

@@ -38,8 +38,11 @@ class MessageThread:
     """The point-to-point side of rank `rank` on an open context. Transfers may be submitted by any thread; their `done`
     is called on this object's thread and must be quick."""
 
-    def __init__(self, context: Context, store: Store, prefix: str, rank: int, world_size: int) -> None:
+    def __init__(
+        self, context: Context, store: Store, prefix: str, rank: int, world_size: int, gpu: int | None
+    ) -> None:
         self.rank = rank
+        self._gpu = gpu
         self._world_size = world_size
         self._context = context
         # A connection that no blocking call of another thread holds up.
@@ -191,7 +194,7 @@ class MessageThread:
         return f"{self._prefix}/{source}/{target}/{what}"
 
     def _begin(self, peer: int) -> None:
-        endpoint = Endpoint(self._pd, self._cq, peer, slots=SLOTS, slot_bytes=SLOT_BYTES)
+        endpoint = Endpoint(self._pd, self._cq, peer, slots=SLOTS, slot_bytes=SLOT_BYTES, gpu=self._gpu)
         self._endpoints[peer] = endpoint
         self._by_qp[endpoint.qp_num] = endpoint
         self._store.set(self._key(self.rank, peer, "endpoint"), endpoint.description())

@@ -133,7 +133,9 @@ class Messenger(PlanRunner):
             raise CollectiveError(f"rank {self.rank}: this communicator is closed")
         with self._message_lock:
             if self._messages is None:
-                self._messages = MessageThread(self._context, self._store, self._prefix, self.rank, self.world_size)
+                self._messages = MessageThread(
+                    self._context, self._store, self._prefix, self.rank, self.world_size, self._mesh.gpu
+                )
             return self._messages
 
     def close(self) -> None:

@@ -80,6 +80,7 @@ class PlanRunner:
         channels: int | None = None,
         cross_nic: int | None = None,
         share_memory: bool | None = None,
+        gpu: int | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in a world of {world_size}: RANK must be 0..WORLD_SIZE-1")
@@ -108,7 +109,7 @@ class PlanRunner:
         def make_mesh(over: Context, prefix: str, slot_bytes: int, beside: PeerMesh | None) -> PeerMesh:
             return PeerMesh(
                 rank, world_size, store, context=over, prefix=prefix, slots=slots, slot_bytes=slot_bytes,
-                rail=settings.hcas.rail(over.hca.name), beside=beside, share_memory=shared,
+                rail=settings.hcas.rail(over.hca.name), beside=beside, share_memory=shared, gpu=gpu,
             )  # fmt: skip
 
         try:

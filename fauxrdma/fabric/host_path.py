@@ -1,25 +1,56 @@
-"""The part of a path inside a host: from memory to the HCA that reads it."""
+"""The part of a path inside a host: from memory to the HCA that reads it.
+
+Memories of a host are told apart by number (:mod:`fauxrdma.memory.location`).
+"""
 
 from __future__ import annotations
 
+from fauxrdma.errors import FabricUnhealthy
+from fauxrdma.memory.location import HCA_MEMORY, HOST_MEMORY, gpu_memory
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 
-__all__ = ["links_to_hca", "usual_memory"]
+__all__ = ["links_to_hca", "memory_behind", "memory_number", "usual_memory"]
 
 
 def usual_memory(topology: Topology, hca: Node) -> Node:
-    """The memory that traffic of `hca` is charged to unless it says otherwise: that of the first GPU that uses the HCA,
-    host memory for one that only serves storage."""
+    """The memory that an HCA stands for where a route is asked for by HCA: that of the first GPU that uses it, host
+    memory for one that only serves storage."""
     gpus = topology.gpus_of(hca)
     return gpus[0] if gpus else topology.memory(hca.host or 0)
 
 
+def memory_behind(topology: Topology, hca: Node, number: int | None = None) -> Node:
+    """The memory with this number in the host of `hca`, the HCA itself for its own; None: its usual memory. Raises
+    FabricUnhealthy for a GPU that the host does not have."""
+    if number is None:
+        return usual_memory(topology, hca)
+    if number == HOST_MEMORY:
+        return topology.memory(hca.host or 0)
+    if number == HCA_MEMORY:
+        return hca
+    if not 0 < number <= topology.gpus_per_host:
+        raise FabricUnhealthy(
+            f"{hca.name} cannot reach memory {number}: its host has {topology.gpus_per_host} GPUs (memory n is that of "
+            f"GPU n - 1, {HOST_MEMORY} is host memory, {HCA_MEMORY} the HCA's own)"
+        )
+    return topology.gpu(hca.host or 0, number - 1)
+
+
+def memory_number(memory: Node) -> int:
+    """The number of a memory in its host: what `memory_behind` finds it by."""
+    if memory.kind is NodeKind.HCA:
+        return HCA_MEMORY
+    return gpu_memory(memory.index if memory.kind is NodeKind.GPU else None)
+
+
 def links_to_hca(topology: Topology, memory: Node, hca: Node) -> list[Link]:
-    """Links from `memory` (a GPU or the host memory of the same host) to `hca`.
+    """Links from `memory` (a GPU or the host memory of the same host, or the HCA itself) to `hca`.
 
     A GPU behind the HCA's PCIe switch is read through that switch; without GPUDirect, or behind another switch, the
     bytes go up to the root complex and down again.
     """
+    if memory.kind is NodeKind.HCA:
+        return []
     up = _pcie_link(topology, hca)
     last = topology.links[up.reverse]
     root = topology.links[_uplink(topology, topology.nodes[up.dst]).reverse]

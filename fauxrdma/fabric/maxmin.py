@@ -25,8 +25,8 @@ def max_min_rates(
     """Rates of F flows over L links, in the unit of `capacity`.
 
     `capacity`: (L,), positive. `links`: (F, H) link indices of each flow's path, short paths padded with L; every flow
-    crosses at least one link and none twice. `weights`: (F,), positive. `shares`: (F, H), what part of the flow crosses
-    that link, positive; all of it unless given. Returns (F,).
+    crosses at least one link; one that it crosses twice carries it twice. `weights`: (F,), positive. `shares`: (F, H),
+    what part of the flow crosses that link, positive; all of it unless given. Returns (F,).
     """
     count = len(capacity)
     rates = np.zeros(len(weights))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from fauxrdma.fabric.routing import Endpoint, SwitchGraph
 from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.topology.graph import Link
 
 __all__ = ["Delivery", "MulticastTree"]
@@ -22,7 +23,7 @@ __all__ = ["Delivery", "MulticastTree"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A datagram from one HCA to a group: ids of the links it crosses, each once, the hosts' own included; and the
+    """A datagram from one HCA to a group: ids of the links it crosses, from and to host memory, cables once; and the
     one-way latency in ns to every member that gets it. `lost_at`: links that are dead and would have been crossed."""
 
     links: tuple[int, ...]
@@ -83,13 +84,13 @@ class MulticastTree:
         A member that sends is not sent its own datagram by the fabric: its HCA copies it inside.
         """
         manager = self._manager
-        source, _, host_in, _ = manager.ends(slid, slid)
+        source, _, host_in, _ = manager.ends(slid, slid, HOST_MEMORY, HOST_MEMORY)
         links = list(host_in)
         latency: dict[int, int] = {}
         lost: list[str] = []
         first = manager.topology.fabric_link(source)
         if first.dst_port in self.masks.get(first.dst, ()):
-            _, _, _, host_out = manager.ends(slid, slid)
+            _, _, _, host_out = manager.ends(slid, slid, HOST_MEMORY, HOST_MEMORY)
             links += host_out
             latency[slid] = manager.transport.latency_ns(manager.topology, [])
         ways = [[first]]
@@ -107,7 +108,7 @@ class MulticastTree:
                 ways += [[*way, following] for following in self._to_the_tree(link.dst)]
             else:
                 lid = manager.lid(link.dst)
-                _, _, _, host_out = manager.ends(slid, lid)
+                _, _, _, host_out = manager.ends(slid, lid, HOST_MEMORY, HOST_MEMORY)
                 links += host_out
                 latency[lid] = manager.transport.latency_ns(manager.topology, way)
         return Delivery(tuple(links), latency, tuple(lost))

@@ -7,11 +7,11 @@ engine (`fauxrdma.fabric.routing`). Paths only follow the tables.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Set
+from collections.abc import Iterable, Mapping, MutableMapping, Set
 from dataclasses import dataclass, replace
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy
-from fauxrdma.fabric.host_path import links_to_hca, usual_memory
+from fauxrdma.fabric.host_path import links_to_hca, memory_behind
 from fauxrdma.fabric.routing import FlowKey, Load, Routes, SwitchGraph, compute_routes
 from fauxrdma.fabric.routing.ethernet import unloaded
 from fauxrdma.fabric.routing.spray import spray_cycle
@@ -35,9 +35,9 @@ MAX_LID = 0xBFFF
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A route from source memory (a GPU's or the host's) to destination. `links` are ids into `Topology.links`;
-    `switches` counts fabric switches; `latency_ns` is one-way for a small message, NIC overheads included; `rate` is
-    the payload rate of the narrowest link.
+    """A route from source memory (a GPU's, the host's, the HCA's own) to destination. `links` are ids into
+    `Topology.links`; `switches` counts fabric switches; `latency_ns` is one-way for a small message, NIC overheads
+    included; `rate` is the payload rate of the narrowest link.
 
     Where packets are sprayed there are several `ways`, which they take in turn; `links` are those of all of them,
     `rate` is what the flow gets alone, and `switches` and `latency_ns` are those of the longest."""
@@ -78,7 +78,7 @@ class SubnetManager:
             )
         self._lids = {node.name: lid for lid, node in enumerate(self._nodes, start=1)}
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
-        self._paths: dict[tuple[int, int], Path] = {}
+        self._paths: dict[tuple[int, int, int | None, int | None], Path] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
         self.engine = engine = engine or topology.routing or _USUAL_ENGINE[topology.transport]
         self.routes = compute_routes(graph, engine, seed)
@@ -119,35 +119,54 @@ class SubnetManager:
         """The payload rate of a link, after header efficiency."""
         return self._payload[link_id]
 
-    def path(self, slid: int, dlid: int) -> Path:
-        """The path between two HCAs. Raises FabricUnhealthy when a LID is unknown, not an HCA's, or not reachable.
+    def path(self, slid: int, dlid: int, source: int | None = None, target: int | None = None) -> Path:
+        """The path between two HCAs, from memory number `source` of the first's host to `target` of the second's
+        (`fauxrdma.memory.location`; None: what the HCA usually serves, its first GPU). Raises FabricUnhealthy when a
+        LID is unknown, not an HCA's, or not reachable.
 
         Within one HCA (`slid` = `dlid`) the path turns around inside it and touches no cable.
         """
-        known = self._paths.get((slid, dlid))
+        key = (slid, dlid, source, target)
+        known = self._paths.get(key)
         if known is None:
-            known = self._paths[slid, dlid] = self._trace(slid, dlid)
+            known = self._paths[key] = self._trace(*key)
         return known
 
-    def flow_path(self, flow: FlowKey, load: Load = unloaded) -> Path:
+    def flow_path(
+        self, flow: FlowKey, load: Load = unloaded, source: int | None = None, target: int | None = None
+    ) -> Path:
         """The path of one flow. On Ethernet the switches choose among all shortest ways; `load` says how loaded a link
         is, which only adaptive routing asks. Sprayed, it has a cycle of ways. Elsewhere it is `path`. Raises
         FabricUnhealthy as `path` does."""
         if not self.routes.any_shortest or flow.slid == flow.dlid:
-            return self.path(flow.slid, flow.dlid)
-        source, target, host_in, host_out = self.ends(flow.slid, flow.dlid)
-        cables = [self.topology.fabric_link(source)]
+            return self.path(flow.slid, flow.dlid, source, target)
+        hca, other, host_in, host_out = self.ends(flow.slid, flow.dlid, source, target)
+        cables = [self.topology.fabric_link(hca)]
         if self.routes.engine == "spray":
-            return self._sprayed(flow, cables[0], target, host_in, host_out)
-        while cables[-1].dst != target.name:
+            return self._sprayed(flow, cables[0], hca, other, host_in, host_out)
+        while cables[-1].dst != other.name:
             at = cables[-1].dst
             port = self.routes.port_for(self.routes.graph.number[at], flow, load)
             if port == NO_PORT:
-                raise FabricUnhealthy(f"no route from {source.name} to {target.name}: {at} has no port for it")
+                raise FabricUnhealthy(f"no route from {hca.name} to {other.name}: {at} has no port for it")
             cables.append(self._by_port[at, port])
-        return self._path_over(host_in, cables, host_out)
+        return self._path_over(hca, host_in, cables, host_out)
 
-    def _sprayed(self, flow: FlowKey, first: Link, target: Node, host_in: list[int], host_out: list[int]) -> Path:
+    def cables_of(self, links: Iterable[int]) -> tuple[int, ...]:
+        """Those of `links` (ids) that are cables: the part of a path outside the hosts."""
+        return tuple(link for link in links if self.topology.links[link].kind == "cable")
+
+    def into_hca(self, lid: int, memory: int) -> tuple[int, ...]:
+        """Ids of the links from memory number `memory` to the HCA. Raises FabricUnhealthy for one that is not there."""
+        return tuple(self.ends(lid, lid, memory, memory)[2])
+
+    def out_of_hca(self, lid: int, memory: int) -> tuple[int, ...]:
+        """Ids of the links from the HCA to memory number `memory`. Raises FabricUnhealthy for one that is not there."""
+        return tuple(self.ends(lid, lid, memory, memory)[3])
+
+    def _sprayed(
+        self, flow: FlowKey, first: Link, hca: Node, target: Node, host_in: list[int], host_out: list[int]
+    ) -> Path:
         graph = self.routes.graph
         ways = []
         for hops in spray_cycle(self.routes, graph.number[first.dst], flow):
@@ -155,7 +174,7 @@ class SubnetManager:
             if cables[-1].dst != target.name:
                 at = cables[-1].dst
                 raise FabricUnhealthy(f"no route from {first.src} to {target.name}: {at} has no port for it")
-            ways.append(self._path_over(host_in, cables, host_out))
+            ways.append(self._path_over(hca, host_in, cables, host_out))
         if len(ways) == 1:
             return ways[0]
         links = tuple(dict.fromkeys(link for way in ways for link in way.links))
@@ -181,29 +200,35 @@ class SubnetManager:
         self.tables = routes.tables
         self._paths.clear()
 
-    def ends(self, slid: int, dlid: int) -> tuple[Node, Node, list[int], list[int]]:
-        """Both HCAs of a path, the links from the memory behind the first to it, and those from the second to the
-        memory behind that. Raises FabricUnhealthy for a LID that is not an HCA's."""
-        source, target = self.node(slid), self.node(dlid)
-        for node in (source, target):
+    def ends(
+        self, slid: int, dlid: int, source: int | None = None, target: int | None = None
+    ) -> tuple[Node, Node, list[int], list[int]]:
+        """Both HCAs of a path, the links from memory number `source` behind the first to it, and those from the second
+        to `target` behind that; None as in `path`. Raises FabricUnhealthy for a LID that is not an HCA's and a memory
+        that is not there."""
+        hcas = self.node(slid), self.node(dlid)
+        for node in hcas:
             if node.kind is not NodeKind.HCA:
                 raise FabricUnhealthy(f"LID {self._lids[node.name]} is {node.name}: traffic runs between HCAs")
-        host_in = links_to_hca(self.topology, usual_memory(self.topology, source), source)
-        inward = links_to_hca(self.topology, usual_memory(self.topology, target), target)
-        return source, target, [link.id for link in host_in], [link.reverse for link in reversed(inward)]
+        first, last = hcas
+        host_in = links_to_hca(self.topology, memory_behind(self.topology, first, source), first)
+        inward = links_to_hca(self.topology, memory_behind(self.topology, last, target), last)
+        return first, last, [link.id for link in host_in], [link.reverse for link in reversed(inward)]
 
-    def _trace(self, slid: int, dlid: int) -> Path:
-        source, target, host_in, host_out = self.ends(slid, dlid)
-        cables = self._cables(source, target, dlid) if slid != dlid else []
-        return self._path_over(host_in, cables, host_out)
+    def _trace(self, slid: int, dlid: int, source: int | None, target: int | None) -> Path:
+        hca, other, host_in, host_out = self.ends(slid, dlid, source, target)
+        cables = self._cables(hca, other, dlid) if slid != dlid else []
+        return self._path_over(hca, host_in, cables, host_out)
 
-    def _path_over(self, host_in: list[int], cables: list[Link], host_out: list[int]) -> Path:
+    def _path_over(self, hca: Node, host_in: list[int], cables: list[Link], host_out: list[int]) -> Path:
         links = (*host_in, *(link.id for link in cables), *host_out)
+        # From the HCA's own memory into its own memory: no link at all, and no faster than its port.
+        narrow = links or (self.topology.fabric_link(hca).id,)
         return Path(
             links=links,
             switches=max(0, len(cables) - 1),
             latency_ns=self.transport.latency_ns(self.topology, cables),
-            rate=min(self._payload[link_id] for link_id in links),
+            rate=min(self._payload[link_id] for link_id in narrow),
         )
 
     def _cables(self, source: Node, target: Node, dlid: int) -> list[Link]:

@@ -244,26 +244,27 @@ class HcaEngine:
             self.srqs.settle(out)
         return out
 
-    def express_send(self, qpn: int, now: int) -> bytes | None:
+    def express_send(self, qpn: int, now: int) -> tuple[bytes, int] | None:
         """The express lane for ``handle(Doorbell(qpn))`` and the LinkReady after it: the bytes of a whole frame, to be
-        sent at once over an unshaped link that is idle. None (and nothing has changed) when the general way is due."""
+        sent at once over an unshaped link that is idle, and which memory its payload was in. None (and nothing has
+        changed) when the general way is due."""
         qp = self._qps.get(qpn)
         if qp is None or qp.wants_link or self._responders[qpn].jobs:
             return None
         requester = self._requesters[qpn]
         if not isinstance(requester, Requester):
             return None
-        data = cut_small_write(requester, now)
-        if data is not None:
+        cut = cut_small_write(requester, now)
+        if cut is not None:
             self._schedule(qpn, requester)
-        return data
+        return cut
 
-    def express_receive(self, write: SmallWrite, payload: memoryview, out: list[Action]) -> bool:
+    def express_receive(self, write: SmallWrite, payload: memoryview, out: list[Action]) -> int | None:
         """The express lane for `place`, the copy and ``handle(FrameReceived)`` of a small RDMA WRITE; appends actions.
-        False (and nothing has changed) when the general way is due."""
+        Which memory it is in now; None (and nothing has changed) when the general way is due."""
         responder = self._responders.get(write[2])
         if not isinstance(responder, Responder) or responder.qp.state == _RTR or responder.jobs:
-            return False  # in RTR the first packet also raises IBV_EVENT_COMM_EST
+            return None  # in RTR the first packet also raises IBV_EVENT_COMM_EST
         return land_small_write(responder, write, payload, out)
 
     def place(self, frame: Frame) -> tuple[memoryview, ...] | None:
@@ -293,9 +294,11 @@ class HcaEngine:
 
     def _destination(self, frame: Frame, pieces: tuple[Piece, ...] | None) -> tuple[memoryview, ...] | None:
         """Views to receive into for these pieces; for memory that is not mapped here, scratch memory."""
-        if pieces and self.keys.indirect:
-            views, frame.aside = set_aside(pieces)
-            return views
+        if pieces:
+            frame.extents = self.keys.extents(pieces, frame.nbytes)
+            if self.keys.indirect:
+                views, frame.aside = set_aside(pieces)
+                return views
         return cast("tuple[memoryview, ...] | None", pieces)
 
     def _frame_received(self, frame: Frame, now: int, out: list[Action]) -> None:

@@ -26,8 +26,9 @@ _FENCE = int(SendFlags.IBV_SEND_FENCE)
 _REMOTE_WRITE = int(AccessFlags.IBV_ACCESS_REMOTE_WRITE)
 
 
-def cut_small_write(requester: Requester, now: int) -> bytes | None:
-    """Take the lone small WRITE that waits in the send queue; the whole frame that carries it. None: not one."""
+def cut_small_write(requester: Requester, now: int) -> tuple[bytes, int] | None:
+    """Take the lone small WRITE that waits in the send queue; the whole frame that carries it, and which memory the
+    payload was in (fauxrdma.memory.location). None: not one."""
     qp = requester.qp
     wqes = requester.wqes
     if (
@@ -69,11 +70,12 @@ def cut_small_write(requester: Requester, now: int) -> bytes | None:
         requester.lid, qp.dlid, qp.dest_qpn, psn, remote_addr, rkey, nbytes, patient, bool(flags & _SOLICITED),
         qp.mtu_code,
     )  # fmt: skip
-    return head + view
+    return head + view, requester.keys.location(view)
 
 
-def land_small_write(responder: Responder, write: SmallWrite, payload: memoryview, out: list[Action]) -> bool:
-    """Put the payload of a WRITE of one packet where it belongs and acknowledge it. False: it is not that simple."""
+def land_small_write(responder: Responder, write: SmallWrite, payload: memoryview, out: list[Action]) -> int | None:
+    """Put the payload of a WRITE of one packet where it belongs and acknowledge it; which memory that is in. None: it
+    is not that simple."""
     slid, _, _, psn, ack_req, patient, va, rkey, nbytes = write
     qp = responder.qp
     if (
@@ -84,10 +86,10 @@ def land_small_write(responder: Responder, write: SmallWrite, payload: memoryvie
         or not 0 < nbytes <= qp.mtu
         or not qp.attr.qp_access_flags & _REMOTE_WRITE
     ):
-        return False
+        return None
     view = responder.keys.remote(qp.pd, va, nbytes, rkey, _REMOTE_WRITE, qp.qpn)
     if not isinstance(view, memoryview):
-        return False
+        return None
     view[:] = payload
     responder.landed_one_packet(ack_req, patient, out)
-    return True
+    return responder.keys.location(view)

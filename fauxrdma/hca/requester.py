@@ -208,7 +208,7 @@ class Requester:
 
     def _cut(self, wqe: SendWqe, max_payload: int) -> Frame:
         qp = self.qp
-        frame = cut_message(wqe, qp, self.lid, max_payload)
+        frame = cut_message(wqe, qp, self.keys, self.lid, max_payload)
         ends = wqe.sent == wqe.length
         acks = self.acks
         acks.frames += 1

@@ -127,7 +127,9 @@ class ResponseQueue:
             view = self.keys.remote(qp.pd, job.va, job.length, job.rkey, _REMOTE_READ, qp.qpn)
             if isinstance(view, Fault):
                 return view
-            frame.payload = load((view[job.sent : job.sent + nbytes],))
+            pieces = (view[job.sent : job.sent + nbytes],)
+            frame.payload = load(pieces)
+            frame.extents = self.keys.extents(pieces, nbytes)
         job.sent += nbytes
         if ends:
             self._jobs.popleft()

@@ -6,6 +6,7 @@ from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.send_work import MESSAGES, REQUEST_OPCODE
 from fauxrdma.hca.work_queue import SendWqe, slice_pieces
 from fauxrdma.ib.enums import SendFlags, WrOpcode
+from fauxrdma.memory.regions import KeyTable
 from fauxrdma.memory.spans import load
 from fauxrdma.wire.headers import Frame, psn_add
 
@@ -17,7 +18,7 @@ _SEND_WITH_INV = int(WrOpcode.IBV_WR_SEND_WITH_INV)
 _SOLICITED = int(SendFlags.IBV_SEND_SOLICITED)
 
 
-def cut_message(wqe: SendWqe, qp: QueuePair, lid: int, max_payload: int) -> Frame:
+def cut_message(wqe: SendWqe, qp: QueuePair, keys: KeyTable, lid: int, max_payload: int) -> Frame:
     """The next burst of a SEND or WRITE, of at most `max_payload` bytes; advances `wqe.sent`.
 
     Raises Unreachable, and changes nothing, when the memory it is to be read from is not there any more.
@@ -36,7 +37,9 @@ def cut_message(wqe: SendWqe, qp: QueuePair, lid: int, max_payload: int) -> Fram
         frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, length
     frame.nbytes = nbytes
     frame.mtu = qp.mtu_code
-    frame.payload = load(slice_pieces(wqe.pieces, offset, nbytes))
+    pieces = slice_pieces(wqe.pieces, offset, nbytes)
+    frame.payload = load(pieces)
+    frame.extents = keys.extents(pieces, nbytes)
     wqe.sent = offset + nbytes
     if ends:
         frame.imm = wqe.imm

@@ -89,7 +89,9 @@ class UcRequester(UnreliableRequester):
         frame.mtu = qp.mtu_code
         if offset == 0:
             frame.va, frame.rkey, frame.dma_len = wqe.remote_addr, wqe.rkey, wqe.length
-        frame.payload = load(slice_pieces(wqe.pieces, offset, nbytes))
+        pieces = slice_pieces(wqe.pieces, offset, nbytes)
+        frame.payload = load(pieces)
+        frame.extents = self.keys.extents(pieces, nbytes)
         self.next_psn = psn_add(self.next_psn, packets_in(nbytes, qp.mtu))
         wqe.sent = offset + nbytes
         if ends:

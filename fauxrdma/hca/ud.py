@@ -117,7 +117,9 @@ class UdRequester(UnreliableRequester):
             solicited=bool(wqe.flags & _SOLICITED), imm=wqe.imm, nbytes=wqe.length, qkey=qkey, src_qpn=qp.qpn,
             sl=address.sl,
         )  # fmt: skip
-        frame.payload = load(slice_pieces(wqe.pieces, 0, wqe.length))
+        pieces = slice_pieces(wqe.pieces, 0, wqe.length)
+        frame.payload = load(pieces)
+        frame.extents = self.keys.extents(pieces, wqe.length)
         sgid, gid_type = port.gids[address.sgid_index]
         if address.is_global or gid_type != GidType.IBV_GID_TYPE_IB:
             behind = Grh.payload_bytes_of(wqe.length, frame.opcode == _WITH_IMM, gid_type)
@@ -175,8 +177,10 @@ class UdResponder(UnreliableResponder):
         try:
             if frame.grh:
                 _fill(slice_pieces(self._pieces, 0, GRH_BYTES), frame.grh)
+            pieces = slice_pieces(self._pieces, GRH_BYTES, frame.nbytes)
             for payload in frame.payload:
-                _fill(slice_pieces(self._pieces, GRH_BYTES, frame.nbytes), payload)
+                _fill(pieces, payload)
+            frame.extents += self.keys.extents(pieces, frame.nbytes)
         except Unreachable as error:
             assert self._receive is not None
             fault = Fault(f"posted receive wr_id {self._receive.wr_id}: {error}")

@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import AccessFlags
 from fauxrdma.memory.fault import Fault
+from fauxrdma.memory.location import HOST_MEMORY, Extent
 from fauxrdma.memory.spans import Piece, ProcessMemory, ProcessSpan
 from fauxrdma.memory.windows import WindowTable
 
@@ -45,8 +47,8 @@ class ProtectionDomain:
 class MemoryRegion:
     """A registered range: `base` is the owner's virtual address, `view` the same bytes as this process reaches them.
 
-    `windows` counts the memory windows bound to it. `gpu` is the GPU whose memory it stands for, None for host memory:
-    the bytes are ordinary, the fabric's GPUDirect model charges them to that GPU's links.
+    `windows` counts the memory windows bound to it. `location` is the memory it stands for (fauxrdma.memory.location):
+    the bytes are ordinary, the fabric charges them to the way from there to the HCA.
     """
 
     handle: int
@@ -58,7 +60,7 @@ class MemoryRegion:
     lkey: int = 0
     rkey: int = 0
     windows: int = 0
-    gpu: int | None = None
+    location: int = HOST_MEMORY
 
     @property
     def memory(self) -> object:
@@ -102,6 +104,7 @@ class KeyTable:
         self._by_rkey: dict[int, MemoryRegion] = {}
         self._indices: set[int] = set()  # in use or freed lately
         self._freed: deque[int] = deque()
+        self._located: dict[int, int] = {}  # by id() of their memory, the regions that are not in host memory
         self.indirect = 0
         self.windows = WindowTable(self.new_key, self.free_key)
 
@@ -116,7 +119,7 @@ class KeyTable:
         length: int,
         access: int,
         view: Piece,
-        gpu: int | None = None,
+        location: int = HOST_MEMORY,
     ) -> MemoryRegion:
         """Enter a region and give it keys. `view` must not share its `obj` with another region's.
 
@@ -126,7 +129,10 @@ class KeyTable:
         check_range(base, length)
         if len(view) != length:
             raise VerbsError(errno.EINVAL, f"Failed to register a MR: length {length}, the memory has {len(view)} B")
-        region = MemoryRegion(handle, pd, base, length, int(access), view, self.new_key(), self.new_key(), gpu=gpu)
+        keys = self.new_key(), self.new_key()
+        region = MemoryRegion(handle, pd, base, length, int(access), view, *keys, location=location)
+        if location != HOST_MEMORY:
+            self._located[id(region.memory)] = location
         self._by_lkey[region.lkey] = region
         self._by_rkey[region.rkey] = region
         self.indirect += isinstance(view, ProcessSpan)
@@ -150,6 +156,7 @@ class KeyTable:
         self.free_key(region.lkey)
         self.free_key(region.rkey)
         memory = region.memory
+        self._located.pop(id(memory), None)
         if isinstance(memory, ProcessMemory):
             memory.revoked = True
             self.indirect -= 1
@@ -186,6 +193,22 @@ class KeyTable:
         if need & ~region.access:
             return Fault(f"{key}: {region} does not grant {AccessFlags(need).name} (access 0x{region.access:x})")
         return region.view[offset : offset + length]
+
+    def location(self, piece: Piece) -> int:
+        """Which memory a piece of a region is in. What belongs to no region, as inline data, is in host memory."""
+        return self._located.get(id(piece.obj), HOST_MEMORY) if self._located else HOST_MEMORY
+
+    def extents(self, pieces: Sequence[Piece], nbytes: int) -> tuple[Extent, ...]:
+        """How the `nbytes` of these pieces are spread over the node's memories, in the order of the pieces."""
+        if not nbytes:
+            return ()
+        if not self._located or len(pieces) == 1:
+            return ((self.location(pieces[0]), nbytes),)
+        sums: dict[int, int] = {}
+        for piece in pieces:
+            where = self.location(piece)
+            sums[where] = sums.get(where, 0) + len(piece)
+        return tuple(sums.items())
 
     def new_key(self) -> int:
         """A key whose index is neither in use nor was lately; its tag is random, too."""

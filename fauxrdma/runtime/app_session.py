@@ -190,6 +190,11 @@ class AppSession:
         return pid
 
     @property
+    def gpus(self) -> int:
+        """GPUs of the node."""
+        return int(self._welcome.host_shape["gpus"] or 0)
+
+    @property
     def hca(self) -> EmulatedHca:
         """The HCA this application opened."""
         assert self._hca is not None
@@ -266,7 +271,7 @@ class AppSession:
             self._events.put(pack_frame(V.AsyncEventNotice(int(event.kind), event.element, event.text)))
 
     def _count_peer_traffic(self, msg: V.CountPeerTraffic) -> None:
-        gpus = range(int(self._welcome.host_shape["gpus"] or 0))
+        gpus = range(self.gpus)
         if msg.source == msg.target or msg.source not in gpus or msg.target not in gpus:
             raise VerbsError(errno.EINVAL, f"there is no way from GPU {msg.source} to GPU {msg.target} of this node")
         if min(msg.nbytes, msg.busy_ns) < 0:

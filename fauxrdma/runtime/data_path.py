@@ -150,10 +150,12 @@ class DataPath:
             if flow is not None:
                 link = flow.link
                 if type(link) is TcpLink and link.writable and flow.dealer is None and not unshaped.ready.get(link):
-                    data = hca.engine.express_send(qpn, self.clock.now_ns())
-                    if data is not None:
+                    cut = hca.engine.express_send(qpn, self.clock.now_ns())
+                    if cut is not None:
+                        data, memory = cut
                         link.send_parts((data,))
-                        self.meter.sent(hca.info.lid, flow.dlid, len(data) - WRITE_ONLY_BYTES, label=flow.label)
+                        extents = ((memory, len(data) - WRITE_ONLY_BYTES),)
+                        self.meter.sent(hca.info.lid, flow.dlid, extents, label=flow.label)
                         self._arm(hca)
                         return
         self._feed_engine(hca, Doorbell(qpn))
@@ -203,8 +205,10 @@ class DataPath:
         if hca is None or not hca.port.up:
             return False
         out: list[Action] = []
-        if not hca.engine.express_receive(write, payload, out):
+        memory = hca.engine.express_receive(write, payload, out)
+        if memory is None:
             return False
+        self.meter.landed(write[1], memory, len(payload))
         if out:
             self._perform(hca, out)
         return True
@@ -220,10 +224,12 @@ class DataPath:
             self._feed_engine(hca, FrameReceived(frame))
         except Exception:
             log.exception("cannot handle %r", frame)
+        for memory, nbytes in frame.extents:
+            self.meter.landed(frame.dlid, memory, nbytes)
         self._arm(hca)
 
     def _deliver_locally(self, frame: Frame) -> None:
-        payload, frame.payload = frame.payload, ()
+        payload, frame.payload, frame.extents = frame.payload, (), ()
         views = self.place(frame)  # what is received into the frame itself is its payload now
         if views is not None and frame.nbytes:
             _copy(payload, views)

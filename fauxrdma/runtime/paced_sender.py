@@ -117,7 +117,7 @@ class PacedSender(FrameSender):
                 continue
             if frame.opcode != _ACK and not flow.group:
                 self._meter.sent(
-                    frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, flow.label
+                    frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label
                 )
             if frame.dlid >= FIRST_MULTICAST_LID:
                 # It has left the HCA; now each member's copy takes its way through the tree.
@@ -143,7 +143,7 @@ class PacedSender(FrameSender):
         assert isinstance(frame, Frame)
         if frame.opcode != _ACK and not flow.group and flow.hca.port.up:
             self._meter.sent(
-                frame.slid, frame.dlid, frame.nbytes, departure.started_ns, departure.departed_ns, flow.label
+                frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label
             )
             if flow.dealer is not None:
                 flow.dealer.deal(frame.nbytes, frame.mtu)

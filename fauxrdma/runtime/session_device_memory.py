@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import AccessFlags
+from fauxrdma.memory.location import HCA_MEMORY
 from fauxrdma.memory.regions import MemoryRegion, check_access
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.wire.control import Message
@@ -111,7 +112,7 @@ class DeviceMemoryVerbs:
         mapping.close_fd()
         view = mapping.view[msg.offset : msg.offset + msg.length]
         dm.regions = [region for region in dm.regions if verbs.mrs.get(region.handle) is region]
-        dm.regions.append(verbs.enter(pd, 0, msg.length, access, view, None))
+        dm.regions.append(verbs.enter(pd, 0, msg.length, access, view, HCA_MEMORY))
 
     def _free(self, handle: int) -> None:
         dm = self._dm(handle)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import ReregMrFlags
+from fauxrdma.memory.location import gpu_memory
 from fauxrdma.memory.regions import MemoryRegion, ProtectionDomain, check_access, check_range
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.memory.spans import Piece, ProcessMemory, ProcessSpan, Unreachable
@@ -76,7 +77,14 @@ class MemoryVerbs:
         check_access(msg.access)
         check_range(msg.addr, msg.length)
         memory = self._reach(msg.provider, msg.addr, msg.length, msg.offset)
-        self.enter(pd, msg.addr, msg.length, msg.access, memory, msg.gpu)
+        self.enter(pd, msg.addr, msg.length, msg.access, memory, self._location(msg.gpu))
+
+    def _location(self, gpu: int | None) -> int:
+        gpus = self._session.gpus
+        if gpu is not None and not 0 <= gpu < gpus:
+            have = f"GPUs 0 to {gpus - 1}" if gpus else "no GPUs"
+            raise VerbsError(errno.EINVAL, f"Failed to register a MR: there is no GPU {gpu}: the node has {have}")
+        return gpu_memory(gpu)
 
     def check_room(self, length: int, instead_of: int = 0) -> None:
         """Raise VerbsError unless `length` more bytes may be registered: ENOMEM at the device's limits, EINVAL for a
@@ -121,12 +129,12 @@ class MemoryVerbs:
         return memory.view[offset : offset + length]
 
     def enter(
-        self, pd: ProtectionDomain, addr: int, length: int, access: int, memory: Piece, gpu: int | None, handle: int = 0
+        self, pd: ProtectionDomain, addr: int, length: int, access: int, memory: Piece, location: int, handle: int = 0
     ) -> MemoryRegion:
-        """Enter a region in the key table and answer with its keys."""
+        """Enter a region in the key table and answer with its keys. `location` as in fauxrdma.memory.location."""
         hca = self._session.hca
         handle = handle or hca.new_handle()
-        region = hca.engine.keys.register(handle, pd, addr, length, access, memory, gpu)
+        region = hca.engine.keys.register(handle, pd, addr, length, access, memory, location)
         self.mrs[handle] = region
         hca.registered_bytes += length
         self._session.reply(V.MrKeys(handle, region.lkey, region.rkey))
@@ -153,7 +161,7 @@ class MemoryVerbs:
             memory = ProcessSpan(ProcessMemory(memory.obj.pid), base, length)  # the old right ends with the old keys
         self._session.data_path.deregister(self._session.hca, old)
         self._session.hca.registered_bytes -= old.length
-        self.enter(pd, base, length, access, memory, old.gpu, msg.handle)
+        self.enter(pd, base, length, access, memory, old.location, msg.handle)
 
     def _dereg_mr(self, handle: int) -> None:
         region = self.mrs.get(handle)

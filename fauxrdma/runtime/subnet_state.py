@@ -233,10 +233,18 @@ class SubnetState:
                 raise RemoteProtocolError(f"node {node} counted less than nothing from LID {pair.slid} to {pair.dlid}")
         for spray in counters.sprayed:
             self._check_spray(node, spray)
-        for pair in counters.pairs:
-            self._traffic.book(pair, self._ways_of(pair))
+        own = [self._own_links(node, pair.slid, pair.memory) for pair in counters.pairs]
+        for landed in counters.landed:
+            self.check_own(node, landed.lid)
+            self._own_links(node, landed.lid, landed.memory)
+            if landed.nbytes < 0:
+                raise RemoteProtocolError(f"node {node} counted less than nothing into LID {landed.lid}")
+        for pair, first in zip(counters.pairs, own, strict=True):
+            self._traffic.book(pair, first, self._ways_of(pair))
         for spray in counters.sprayed:
             self._traffic.book_spray(spray, self._ways_of(spray))
+        for landed in counters.landed:
+            self._traffic.land(landed)
         low, high = _DEBT_RANGE
         self._debt.update(min(max(sample, low), high) for sample in counters.debt_permille)
         self._retransmits += counters.retransmits
@@ -258,6 +266,13 @@ class SubnetState:
             self._traffic.book_peers(node, traffic)
         except ConfigError as error:
             raise RemoteProtocolError(f"node {node} counted traffic between GPUs it has not: {error}") from None
+
+    def _own_links(self, node: int, lid: int, memory: int) -> tuple[int, ...]:
+        """The links from a memory of the node to its HCA. Raises RemoteProtocolError for one that it does not have."""
+        try:
+            return self.manager.into_hca(lid, memory)
+        except FabricUnhealthy as error:
+            raise RemoteProtocolError(f"node {node} counted bytes in a memory it does not have: {error}") from None
 
     def _can_receive(self, lid: int) -> bool:
         if FIRST_MULTICAST_LID <= lid <= LAST_MULTICAST_LID:

@@ -1,10 +1,14 @@
 """What the fabric's links carried: the daemons' counters, booked on the links their packets crossed.
 
+**Who counts.** The sender what leaves its memories, booked on the links into its HCA and on the cables; the receiver
+what goes into its memories, booked on the links out of its HCA. So each end tells what only it knows: which memory.
+
 **What is counted.** Payload: the bytes of a request's or a READ response's data, once per frame that left the HCA,
-repetitions included. Not counted: headers, acknowledgements, zero-byte messages (they count as frames of a pair), and
-whatever goes beside the fabric (the ranks' rendezvous, the daemons' conversation with the subnet manager). A byte that
-is lost counts on the links it crossed, up to the one that lost it. What ranks of a node send each other without an HCA
-counts on the NVLink or PCIe links between their GPUs.
+repetitions included; at the receiver once per frame that it accepted. Not counted: headers, acknowledgements, the
+operands of atomics, zero-byte messages (they count as frames of a pair), and whatever goes beside the fabric (the
+ranks' rendezvous, the daemons' conversation with the subnet manager). A byte that is lost counts on the links it
+crossed, up to the one that lost it. What ranks of a node send each other without an HCA counts on the NVLink or PCIe
+links between their GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.runtime.told_paths import Ways
 from fauxrdma.topology.graph import Link
-from fauxrdma.wire.fabric_messages import LinkReport, PairCounter, PairReport, PeerTraffic, SprayCounter
+from fauxrdma.wire.fabric_messages import (
+    LandedCounter,
+    LinkReport,
+    PairCounter,
+    PairReport,
+    PeerTraffic,
+    SprayCounter,
+)
 
 __all__ = ["LinkActivity", "TrafficAccount"]
 
@@ -80,15 +91,15 @@ class TrafficAccount:
         self._sprayed: Counter[int] = Counter()  # bytes by cable
         self._peers: dict[tuple[int, int, int], _Sum] = {}  # by host, source GPU and target GPU
         self._links = {link.name: link.id for link in manager.topology.links}
+        self._landed: dict[tuple[int, int], int] = {}  # bytes by LID and memory
 
-    def book(self, counter: PairCounter, ways: Ways) -> None:
-        """Add what a daemon sent. What it sent several ways is booked inside the hosts; by cable with `book_spray`."""
-        topology = self._manager.topology
-        cables = [topology.links[link] for link in ways[0] if topology.links[link].kind == "cable"]
-        links = ways[0]
-        if len(ways) > 1:
-            links = tuple(link for link in links if topology.links[link].kind != "cable")
-        total = self._sums.setdefault((counter.slid, counter.dlid, links), _Sum(cables))
+    def book(self, counter: PairCounter, own: tuple[int, ...], ways: Ways) -> None:
+        """Add what a daemon sent: over its `own` links into the HCA, and over the cables of the way it went. What went
+        several ways is booked by cable with `book_spray`."""
+        cables = self._manager.cables_of(ways[0])
+        links = own if len(ways) > 1 else (*own, *cables)
+        path = [self._manager.topology.links[cable] for cable in cables]
+        total = self._sums.setdefault((counter.slid, counter.dlid, links), _Sum(path))
         total.nbytes += counter.nbytes
         total.frames += counter.frames
         total.busy_ns += counter.busy_ns
@@ -96,9 +107,13 @@ class TrafficAccount:
     def book_spray(self, counter: SprayCounter, ways: Ways) -> None:
         """Add what a daemon sent over the cables of each way."""
         for way, nbytes in zip(ways, counter.nbytes, strict=True):
-            for link in way:
-                if nbytes and self._manager.topology.links[link].kind == "cable":
-                    self._sprayed[link] += nbytes
+            for cable in self._manager.cables_of(way) if nbytes else ():
+                self._sprayed[cable] += nbytes
+
+    def land(self, counter: LandedCounter) -> None:
+        """Add what a daemon laid into one of its memories."""
+        key = (counter.lid, counter.memory)
+        self._landed[key] = self._landed.get(key, 0) + counter.nbytes
 
     def book_peers(self, host: int, traffic: PeerTraffic) -> None:
         """Add what GPUs of `host` sent each other. Raises ConfigError for GPUs between which there is no way."""
@@ -111,6 +126,7 @@ class TrafficAccount:
         """Zero all."""
         self._sums.clear()
         self._sprayed.clear()
+        self._landed.clear()
         self._peers.clear()
 
     def _add_peers(self, nbytes: list[int], busy_ns: list[int]) -> None:
@@ -128,13 +144,19 @@ class TrafficAccount:
         links = self._manager.topology.links
         nbytes = [0] * len(links)
         busy_ns = [0] * len(links)
-        for (_, _, crossed), total in self._sums.items():
+        arriving_ns: Counter[int] = Counter()  # by destination
+        for (_, dlid, crossed), total in self._sums.items():
+            arriving_ns[dlid] = max(arriving_ns[dlid], total.busy_ns)
             for at in crossed:
                 nbytes[at] += total.nbytes
                 busy_ns[at] = max(busy_ns[at], total.busy_ns)
         for at, sprayed in self._sprayed.items():
             nbytes[at] += sprayed
         self._add_peers(nbytes, busy_ns)
+        for (lid, memory), landed in self._landed.items():
+            for at in self._manager.out_of_hca(lid, memory):
+                nbytes[at] += landed
+                busy_ns[at] = max(busy_ns[at], arriving_ns[lid])
         out = []
         for link in links:
             # A short burst may be over before its FlowStart was here: then the sender knows better how long it took.

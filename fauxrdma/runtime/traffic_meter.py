@@ -1,24 +1,28 @@
-"""What a daemon sent, and how late: counters handed to the subnet manager when it asks."""
+"""What a daemon sent and received, and how late: counters handed to the subnet manager when it asks."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
 
+from fauxrdma.memory.location import HOST_MEMORY, Extent
 from fauxrdma.runtime.packet_dealer import PacketDealer
-from fauxrdma.wire.fabric_messages import Counters, PairCounter, SprayCounter
+from fauxrdma.wire.fabric_messages import Counters, LandedCounter, PairCounter, SprayCounter
 
 __all__ = ["TrafficMeter"]
 
 _SAMPLES = 4096
+_NO_DATA: tuple[Extent, ...] = ((HOST_MEMORY, 0),)
 
 
 class TrafficMeter:
-    """Bytes, frames and time under way by (source LID, destination LID, label of the flow); a bounded, fair sample of
-    fidelity debts."""
+    """Bytes, frames and time under way by (source LID, destination LID, label of the flow, memory they come from);
+    bytes by (LID, memory they go to); a bounded, fair sample of fidelity debts. Memories are numbered as in
+    `fauxrdma.memory.location`."""
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[int, int, int], list[int]] = {}
+        self._pairs: dict[tuple[int, int, int, int], list[int]] = {}
+        self._landed: dict[tuple[int, int], int] = {}
         self._dealers: dict[tuple[int, int, int], PacketDealer] = {}
         self._dealt: list[SprayCounter] = []
         self._debts: list[int] = []
@@ -28,17 +32,33 @@ class TrafficMeter:
         self._retransmits_reported = 0
 
     def sent(
-        self, slid: int, dlid: int, nbytes: int, started_ns: int = 0, departed_ns: int = 0, label: int = 0
+        self,
+        slid: int,
+        dlid: int,
+        extents: tuple[Extent, ...],
+        started_ns: int = 0,
+        departed_ns: int = 0,
+        label: int = 0,
     ) -> None:
-        """A frame left. When shaped: it was submitted at `started_ns` and its last bit left at `departed_ns`."""
-        pair = self._pairs.get((slid, dlid, label))
-        if pair is None:
-            pair = self._pairs[slid, dlid, label] = [0, 0, 0, 0]
-        pair[0] += nbytes
-        pair[1] += 1
-        # Frames depart in order, so time up to the last departure is counted already.
-        pair[2] += max(0, departed_ns - max(started_ns, pair[3]))
-        pair[3] = max(departed_ns, pair[3])
+        """A frame left, with `extents` of payload. When shaped: it was submitted at `started_ns` and its last bit left
+        at `departed_ns`."""
+        frames = 1
+        for memory, nbytes in extents or _NO_DATA:
+            key = (slid, dlid, label, memory)
+            pair = self._pairs.get(key)
+            if pair is None:
+                pair = self._pairs[key] = [0, 0, 0, 0]
+            pair[0] += nbytes
+            pair[1] += frames
+            # Frames depart in order, so time up to the last departure is counted already.
+            pair[2] += max(0, departed_ns - max(started_ns, pair[3]))
+            pair[3] = max(departed_ns, pair[3])
+            frames = 0
+
+    def landed(self, lid: int, memory: int, nbytes: int) -> None:
+        """Payload that came to the HCA with `lid` is in `memory` now."""
+        key = (lid, memory)
+        self._landed[key] = self._landed.get(key, 0) + nbytes
 
     def dealer(self, slid: int, dlid: int, label: int, ways: int, lost: Iterable[int]) -> PacketDealer:
         """Who deals the packets of a sprayed flow: one for all flows that the fabric cannot tell apart."""
@@ -70,15 +90,17 @@ class TrafficMeter:
                 self._dealt.append(SprayCounter(*flow, dealer.take()))
         counters = Counters(
             [
-                PairCounter(slid, dlid, nbytes, frames, busy_ns, label)
-                for (slid, dlid, label), (nbytes, frames, busy_ns, _) in self._pairs.items()
+                PairCounter(slid, dlid, nbytes, frames, busy_ns, label, memory)
+                for (slid, dlid, label, memory), (nbytes, frames, busy_ns, _) in self._pairs.items()
             ],
             self._debts,
             retransmits - self._retransmits_reported,
             self._dealt,
+            [LandedCounter(lid, memory, nbytes) for (lid, memory), nbytes in self._landed.items()],
         )
         self._dealt = []
         self._pairs = {}
+        self._landed = {}
         self._debts = []
         self._debts_seen = 0
         self._retransmits_reported = retransmits

@@ -295,11 +295,13 @@ class World:
         """Send the small WRITE that waits on the engine's express lane, as a daemon does; whether there was one."""
         if self._busy_until.get(hca.lid, 0) > self.now:
             return False
-        data = hca.engine.express_send(qpn, self.now)
-        if data is None:
+        cut = hca.engine.express_send(qpn, self.now)
+        if cut is None:
             return False
+        data, memory = cut
         frame = decode_header(data)
         frame.payload = (memoryview(data)[header_bytes(frame.opcode) :],)
+        frame.extents = ((memory, frame.nbytes),)
         self.perform(hca, [SendFrame(qpn, frame)])
         return True
 
@@ -374,7 +376,7 @@ class World:
                 whole = bytearray(head + data)
                 write = decode_write_only(whole, 0, len(whole))
                 out: list[Action] = []
-                if write is not None and hca.engine.express_receive(write, memoryview(data), out):
+                if write is not None and hca.engine.express_receive(write, memoryview(data), out) is not None:
                     self.perform(hca, out)
                     return
             frame = decode_header(head)

@@ -60,6 +60,7 @@ __all__ = [
     "HcaInfo",
     "LabHello",
     "LabWelcome",
+    "LandedCounter",
     "LinkChange",
     "LinkChanged",
     "LinkReport",
@@ -305,8 +306,9 @@ class MulticastApplied(Message):
 
 @message
 class PairCounter(Message):
-    """Payload bytes and frames sent from slid to dlid since the last report (deltas). `busy_ns`: fabric time during
-    which any of them was being sent; 0 when nothing is shaped."""
+    """Payload bytes and frames sent from slid to dlid out of one memory of the node (`fauxrdma.memory.location`) since
+    the last report (deltas). `busy_ns`: fabric time during which any of them was being sent; 0 when nothing is
+    shaped."""
 
     slid: int
     dlid: int
@@ -314,6 +316,17 @@ class PairCounter(Message):
     frames: int
     busy_ns: int
     label: int = 0
+    memory: int = 0
+
+
+@message
+class LandedCounter(Message):
+    """Payload bytes that arrived at the HCA with LID `lid` and went into one memory of the node since the last
+    report."""
+
+    lid: int
+    memory: int
+    nbytes: int
 
 
 @message
@@ -328,14 +341,16 @@ class SprayCounter(Message):
 
 @message
 class Counters(Message):
-    """What a daemon sent since its last Counters. `debt_permille` are samples of fidelity debt: (real - modelled) time
-    over the modelled time of the operation, in thousandths. `retransmits` counts frames sent again.
+    """What a daemon sent, and what it laid into memory, since its last Counters: each end knows the way between its
+    HCAs and its memories, the sender also what lies between. `debt_permille` are samples of fidelity debt: (real -
+    modelled) time over the modelled time of the operation, in thousandths. `retransmits` counts frames sent again.
     `sprayed` tells of sprayed flows over which ways their bytes went; `pairs` has them too."""
 
     pairs: list[PairCounter]
     debt_permille: list[int]
     retransmits: int
     sprayed: list[SprayCounter] = field(default_factory=list)
+    landed: list[LandedCounter] = field(default_factory=list)
 
 
 @message

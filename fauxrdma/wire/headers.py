@@ -139,6 +139,8 @@ class Frame:
     `mtu` is the path MTU of the sending queue pair as an Mtu code, which says how many packets the frame stands for; 0:
     not told. `patient`: nobody waits for the acknowledgement it asks for, so the responder may collect it with later
     ones. `aside`, on the receiving side: parts of the payload received into scratch memory, and where they belong.
+    `extents`, on neither wire: which memories of the node (fauxrdma.memory.location) the payload was read from or, on
+    the receiving side, lands in, and how many bytes each; empty where nothing does.
     """
 
     opcode: int
@@ -169,6 +171,7 @@ class Frame:
     aside: list[tuple[Any, memoryview]] | None = None
     sl: int = 0
     grh: bytes = b""
+    extents: tuple[tuple[int, int], ...] = ()
 
 
 def psn_add(psn: int, count: int) -> int:

@@ -41,6 +41,7 @@ def open_communicator(
     """Rank `rank`, where the lab's placement puts it."""
     place = lab.placement.places[rank]
     context = Context(f"hca{place.hca}", socket=str(lab.socket_path(place.node)))
+    options.setdefault("gpu", place.gpu)
     return context, Communicator(rank, world_size, store, context=context, **options)
 
 

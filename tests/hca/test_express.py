@@ -21,6 +21,7 @@ from fauxrdma.ib.enums import (
     IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM,
 )
+from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.sim.world import SimQp, World
 from fauxrdma.wire.headers import (
     WRITE_ONLY_BYTES,
@@ -125,7 +126,7 @@ def test_the_lane_is_taken() -> None:
     world.run()
     assert len(sent) == 1
     assert sent[0] is not None
-    assert landed == [True]
+    assert landed == [HOST_MEMORY]
     assert [wc.status for wc in a.completions] == [0]
 
 

@@ -29,6 +29,7 @@ from fauxrdma.wire.fabric_messages import (
     FlushRequest,
     LabHello,
     LabWelcome,
+    LandedCounter,
     PairCounter,
     PathAnswer,
     PathQuery,
@@ -208,8 +209,15 @@ async def test_the_report_adds_up_bytes_per_link_and_pair(serve: Serve) -> None:
     assert (welcome.nodes, welcome.fabric, welcome.dilation) == (2, "seed-rail8", 1.0)
     lab.send(ReportQuery(True))
     counters = {
-        a: Counters([PairCounter(1, 10, 4096, 1, 500), PairCounter(1, 11, 1000, 2, 100)], [0, 10, 20], 3),
-        b: Counters([PairCounter(10, 1, 7, 1, 1)], [-5], 0),
+        a: Counters(
+            [PairCounter(1, 10, 4096, 1, 500), PairCounter(1, 11, 1000, 2, 100, memory=1)],
+            [0, 10, 20],
+            3,
+            landed=[LandedCounter(1, 0, 7)],
+        ),
+        b: Counters(
+            [PairCounter(10, 1, 7, 1, 1)], [-5], 0, landed=[LandedCounter(10, 0, 4096), LandedCounter(11, 2, 1000)]
+        ),
     }
     for peer, sent in counters.items():
         request = await peer.recv(FlushRequest)
@@ -217,7 +225,14 @@ async def test_the_report_adds_up_bytes_per_link_and_pair(serve: Serve) -> None:
     report = await lab.recv(FabricReport)
     links = {link.name: link for link in report.links}
     assert links["n0.hca1->leaf1"].nbytes == 5096
-    assert links["n0.gpu0->n0.pcie0"].nbytes == 5096
+    # Out of host memory and of GPU 0; into host memory and into GPU 1, by each end's own word.
+    assert links["n0.pcie0->n0.hca1"].nbytes == 5096
+    assert links["n0.mem->n0.pcie0"].nbytes == 4096
+    assert links["n0.gpu0->n0.pcie0"].nbytes == 1000
+    assert links["n0.pcie0->n0.mem"].nbytes == 7
+    assert links["n1.pcie0->n1.mem"].nbytes == 4096
+    assert links["n1.pcie0->n1.gpu1"].nbytes == 1000
+    assert links["n1.pcie0->n1.gpu1"].utilisation > 0
     assert links["leaf1->n1.hca1"].nbytes == 4096
     assert links["leaf1->n0.hca1"].nbytes == 7
     assert sum(link.nbytes for name, link in links.items() if name.startswith("leaf1->spine")) == 1000
@@ -345,6 +360,10 @@ async def test_a_bad_first_message_is_refused_with_a_sentence(serve: Serve, firs
         (Counters([PairCounter(10, 1, 1, 1, 1)], [], 0), "node 0 has no HCA with LID 10"),
         (Counters([PairCounter(1, 19, 1, 1, 1)], [], 0), "LID 19, which no HCA has"),
         (Counters([PairCounter(1, 10, -1, 1, 1)], [], 0), "less than nothing"),
+        (Counters([PairCounter(1, 10, 1, 1, 1, memory=9)], [], 0), "cannot reach memory 9: its host has 8 GPUs"),
+        (Counters([], [], 0, landed=[LandedCounter(10, 0, 1)]), "node 0 has no HCA with LID 10"),
+        (Counters([], [], 0, landed=[LandedCounter(1, -2, 1)]), "a memory it does not have"),
+        (Counters([], [], 0, landed=[LandedCounter(1, 0, -1)]), "less than nothing"),
         (ReadyQuery(), "may not send ReadyQuery"),
     ],
 )
