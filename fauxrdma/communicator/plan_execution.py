@@ -15,9 +15,10 @@ __all__ = ["execute"]
 Run = tuple[PeerMesh, PlanExecutor]
 
 
-def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -> None:
-    """Drive all `runs` until each is done. `what` names the collective in errors; `deadline` in monotonic wall time, is
-    `timeout_s` after it began. Raises CollectiveError when a peer that is needed fails, or when the time is up."""
+def execute(runs: Sequence[Run], what: str, call: int, timeout_s: float, deadline: float) -> None:
+    """Drive all `runs` until each is done. `what` names the collective in errors and `call` is its number in the
+    communicator; `deadline`, in monotonic wall time, is `timeout_s` after it began. Raises CollectiveError when a peer
+    that is needed fails, or when the time is up."""
     for mesh, executor in runs:
         mesh.perform(executor.start(), deadline)
     heard = time.monotonic()
@@ -25,7 +26,8 @@ def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -
         for mesh, executor in left:
             for endpoint in mesh.endpoints.values():
                 if endpoint.failure is not None and executor.needs(endpoint.peer):
-                    raise CollectiveError(f"{endpoint.failure} during {what}")
+                    elapsed_s = time.monotonic() - (deadline - timeout_s)
+                    raise CollectiveError(f"{endpoint.failure} during {what} (call {call}, after {elapsed_s:.1f} s)")
         if len(runs) == 1:
             mesh, executor = runs[0]
             happened = mesh.wait(PROBE_S, executor.waiting_peer())
@@ -37,7 +39,7 @@ def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -
             for mesh, executor in left:
                 mesh.perform(executor.resume(), deadline)
         elif now > deadline:
-            raise _overdue(left, what, timeout_s)
+            raise _overdue(left, what, call, timeout_s)
         elif now - heard > PROBE_S / 2:
             for mesh, executor in left:
                 peer = executor.waiting_peer()
@@ -45,10 +47,11 @@ def execute(runs: Sequence[Run], what: str, timeout_s: float, deadline: float) -
                     mesh.probe(peer)
 
 
-def _overdue(left: Sequence[Run], what: str, timeout_s: float) -> CollectiveError:
+def _overdue(left: Sequence[Run], what: str, call: int, timeout_s: float) -> CollectiveError:
     mesh, executor = left[0]
     peer = executor.waiting_peer()
     where = "" if peer is None else f" over {mesh.describe(peer)}"
     return CollectiveError(
-        f"rank {mesh.rank}: {what} not done after {timeout_s:g} s, waiting for {executor.waiting_for()}{where}"
+        f"rank {mesh.rank}: {what} not done after {timeout_s:g} s, waiting for {executor.waiting_for()}{where} "
+        f"(call {call})"
     )

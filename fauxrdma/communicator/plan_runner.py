@@ -221,7 +221,7 @@ class PlanRunner:
         for mesh, part in zip(meshes, parts, strict=True):
             mesh.connect(part.program(self.rank).peers)
             runs.append((mesh, PlanExecutor(part, self.rank, buffers, mesh.channels, arithmetic, signature)))
-        execute(runs, f"{plan.name} of {format_bytes(nbytes)}", self.timeout_s, deadline)
+        execute(runs, f"{plan.name} of {format_bytes(nbytes)}", self._calls, self.timeout_s, deadline)
 
     def _call_key(self, rank: int) -> str:
         return f"{self._prefix}fauxrdma/{rank}/call"

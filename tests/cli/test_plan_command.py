@@ -90,7 +90,7 @@ def test_a_plan_from_a_file_beside_the_others(cli: Any) -> None:
 def test_placement_decides_what_crosses_rails(cli: Any) -> None:
     crossing = {}
     for placement in ("block", "cyclic"):
-        show = ("--show", "--algorithm", "ring", "--placement", placement, "--format", "json")
+        show = ("--show", "--algorithm", "ring", "--placement", placement, "--intra-node", "hca", "--format", "json")
         crossing[placement] = json.loads(cli("plan", "all_reduce", "seed-rail8", "--gpus", "2", *show).stdout)
     # In blocks the ring changes the HCA at every rank; dealt out in turn, only where it begins again.
     assert crossing["block"]["across_rails"] == 4 * crossing["cyclic"]["across_rails"] / 2
