@@ -46,7 +46,7 @@ class Streams:
         self.lab = lab
         self.ctx = [Context("hca1", str(lab.socket_path(node))) for node in range(2)]
         pds = [PD(ctx) for ctx in self.ctx]
-        self.mrs = [MR(pd, LENGTH, 15) for pd in pds]
+        self.mrs = [MR(pd, LENGTH, 15, gpu=0) for pd in pds]
         self.channels = [CompChannel(self.ctx[0]) for _ in range(count)]
         self.cqs = [CQ(self.ctx[0], 256, None, channel) for channel in self.channels]
         far = CQ(self.ctx[1], 16)

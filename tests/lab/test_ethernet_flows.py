@@ -38,7 +38,8 @@ def test_ecmp_counters_are_what_the_hash_of_each_flow_says(ecmp: LocalLab) -> No
             streams.done([stream], 4)
         assert ecmp.report().retransmits == 0
         assert carried(ecmp) == hashed(manager, sent)
-        assert len({spine_of(manager, flow) for flow, _ in sent}) == SPINES  # 24 flows miss one with p = 0.004
+        # 24 flows miss a spine now and then, but hardly two of the four.
+        assert len({spine_of(manager, flow) for flow, _ in sent}) >= SPINES - 1
     finally:
         streams.close()
 
