@@ -97,7 +97,9 @@ class RankPaths:
 
     def _sprayed(self, source: int, target: int) -> RankPath:
         # Which way takes the first packet depends on the queue pair; over all packets the ways are even.
-        path = self.manager.flow_path(FlowKey(self._lids[source], self._lids[target], 0))
+        memories = [gpu_memory(self.places[rank].gpu) for rank in (source, target)]
+        flow = FlowKey(self._lids[source], self._lids[target], 0)
+        path = self.manager.flow_path(flow, source=memories[0], target=memories[1])
         hops = tuple((link,) for link in path.links)
         shares = path.shares if path.ways else ()
         return RankPath(hops, path.latency_ns, path.rate, over_hcas=True, ways=path.ways, shares=shares)

@@ -58,6 +58,12 @@ def test_the_readme_has_commands() -> None:
 @pytest.mark.parametrize("command", [c for c in commands(*PAGES) if not c.startswith(("make ", ". "))])
 def test_a_command_of_the_documentation_works(command: str) -> None:
     result = run(command)
+    if (
+        command.startswith("torchrun")
+        and "terminate called without an active exception" in result.stdout + result.stderr
+    ):
+        # gloo's own threads, now and then, when a rank exits on a busy machine; nothing of ours runs under gloo.
+        result = run(command)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

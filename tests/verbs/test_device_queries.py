@@ -168,8 +168,8 @@ def test_the_gid_table_of_an_ethernet_port() -> None:
     ]
     hca = EmulatedHca(info(link_layer=int(ethernet)), random.Random(1))
     assert [kind for _, kind in hca.port.gids] == [v1, v2, v1, v2]
-    hca.port.set_gids(["2001:db8::1"])
-    assert hca.port.gids[4:] == [("2001:db8::1", v1), ("2001:db8::1", v2)]
+    refused(errno.EOPNOTSUPP, lambda: hca.port.set_gids(["2001:db8::1"]))  # no peer could resolve it
+    assert len(hca.port.gids) == 4
     port = port_attributes(hca.info, DeviceAttr(), STATUS)
     assert (port.link_layer, port.lid, port.sm_lid) == (ethernet, 0, 0)
     assert port.port_cap_flags & PortCapFlags.IBV_PORT_IP_BASED_GIDS

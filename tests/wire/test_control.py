@@ -20,6 +20,7 @@ from fauxrdma.wire.fabric_messages import (
     DirectoryEntry,
     FlowStop,
     HcaInfo,
+    LandedCounter,
     NodeHello,
     PathAnswer,
     PortChange,
@@ -58,6 +59,10 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "list[str]": st.lists(st.text(max_size=5), max_size=4),
         "dict[int, int]": st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=4),
         "dict[str, int]": st.dictionaries(st.text(max_size=5), st.integers(0, 99), max_size=4),
+        "dict[str, int | bool | None]": st.dictionaries(
+            st.text(max_size=5), st.none() | st.booleans() | st.integers(0, 99), max_size=4
+        ),
+        "list[LandedCounter]": st.just([LandedCounter(1, 0, 2)]),
         "list[DirectoryEntry]": st.just([entry]),
         "list[HcaInfo]": st.just([HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, [], "leaf1", 5)]),
         "AddressVector": st.just(control_verbs.AddressVector(2, 1, 3, "fe80::1", True, 0, 4, 5, 6, 0, 0)),
