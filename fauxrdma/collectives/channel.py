@@ -127,6 +127,11 @@ class Channel:
         """Bytes of message `number`, which has arrived and is not given back."""
         return self._lengths[number % self.slots]
 
+    def landed(self, number: int, nbytes: int) -> Array:
+        """The first `nbytes` bytes of message `number` where they have landed."""
+        start = number % self.slots * self.slot_bytes
+        return self.inbox[start : start + nbytes]
+
     def call(self, number: int) -> int | None:
         """The signature of the call that message `number` belongs to; None where its way carries none."""
         return self._calls[number % self.slots]

@@ -77,16 +77,6 @@ class ChannelSet:
         """The meshes made so far."""
         return tuple(self._meshes)
 
-    def disconnect(self, reason: str) -> None:
-        """As PeerMesh.disconnect."""
-        for mesh in self._meshes:
-            mesh.disconnect(reason)
-
-    def drain(self) -> None:
-        """As PeerMesh.drain."""
-        for mesh in self._meshes:
-            mesh.drain()
-
     def close(self) -> None:
         """Free everything but the main mesh. Never raises."""
         for mesh in self._meshes:

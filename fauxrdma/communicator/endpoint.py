@@ -6,13 +6,14 @@ Each of these consumes one receive of no entries; as many as can be under way ar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgpack
 import numpy as np
 
 from fauxrdma.collectives.channel import Channel
-from fauxrdma.collectives.executor import Event, PutMessage
+from fauxrdma.collectives.executor import Event, PutCompleted, PutMessage
 from fauxrdma.collectives.immediate import decode_immediate, encode_immediate
 from fauxrdma.errors import CollectiveError, VerbsError
 from fauxrdma.ib.enums import (
@@ -20,15 +21,28 @@ from fauxrdma.ib.enums import (
     IBV_ACCESS_REMOTE_WRITE,
     IBV_QPT_RC,
     IBV_SEND_SIGNALED,
+    IBV_WC_RECV_RDMA_WITH_IMM,
+    IBV_WC_SUCCESS,
+    IBV_WC_WR_FLUSH_ERR,
     IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM,
+    WcStatus,
 )
 from fauxrdma.verbs import CQ, MR, PD, QP, SGE, WC, QPCap, QPInitAttr, RecvWR, SendWR
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "check_staging"]
 
 SIGNAL_EVERY = 8
 """At least every eighth request asks for a completion, so that send-queue slots come free."""
+
+
+def check_staging(peer: int, remote: Mapping[str, Any], slots: int, slot_bytes: int) -> None:
+    """Raise CollectiveError unless `peer`, which described itself as `remote`, stages as this rank does."""
+    if (remote["slots"], remote["slot_bytes"]) != (slots, slot_bytes):
+        raise CollectiveError(
+            f"rank {peer} stages {remote['slots']} slots of {remote['slot_bytes']} bytes, this rank {slots} of "
+            f"{slot_bytes}: give every Communicator the same slots and slot_bytes"
+        )
 
 
 class Endpoint:
@@ -39,8 +53,7 @@ class Endpoint:
         self.peer = peer
         self.failure: str | None = None
         """What went wrong with this connection, once something did."""
-        self.flushed_only = False
-        """Whether only flushes have been seen of it so far."""
+        self._flushed_only = False  # whether only flushes have been seen of it so far
         self.remote: dict[str, Any] = {}
         self.probing = False
         self._slots = slots
@@ -100,11 +113,7 @@ class Endpoint:
         Raises CollectiveError when the two sides stage differently.
         """
         remote = msgpack.unpackb(description, raw=False)
-        if (remote["slots"], remote["slot_bytes"]) != (self._slots, self._slot_bytes):
-            raise CollectiveError(
-                f"rank {self.peer} stages {remote['slots']} slots of {remote['slot_bytes']} bytes, this rank "
-                f"{self._slots} of {self._slot_bytes}: give every Communicator the same slots and slot_bytes"
-            )
+        check_staging(self.peer, remote, self._slots, self._slot_bytes)
         self.remote = remote["qp"]
         self._remote_inbox = remote["inbox"]
         self._remote_rkey = remote["rkey"]
@@ -132,18 +141,15 @@ class Endpoint:
             if isinstance(source, Endpoint):
                 region, number = source._inbox, message.source_number
             elif source is not None:
-                self._copy_in(message, source)
+                start = number % self._slots * self._slot_bytes
+                self._outbox.view[start : start + message.nbytes] = source.landed(
+                    message.source_number, message.nbytes
+                ).data
             address = region.buf + number % self._slots * self._slot_bytes
             sg = (SGE(address, message.nbytes, region.lkey),)
         slot_address = self._remote_inbox + message.number % self._slots * self._slot_bytes
         immediate = encode_immediate(message.credits, message.number, message.call)
         self._post(IBV_WR_RDMA_WRITE_WITH_IMM, sg, slot_address, immediate, message.completion)
-
-    def _copy_in(self, message: PutMessage, source: Channel) -> None:
-        """Bring a message that landed in memory of this node into the outbox."""
-        start = message.source_number % self._slots * self._slot_bytes
-        target = message.number % self._slots * self._slot_bytes
-        self._outbox.view[target : target + message.nbytes] = source.inbox[start : start + message.nbytes].data
 
     def return_credits(self, count: int) -> None:
         """Tell the peer that `count` of its slots are free."""
@@ -177,8 +183,25 @@ class Endpoint:
             )
         )
 
-    def send_completed(self, wc: WC) -> int:
-        """Take a send completion; returns how many messages have completed with it."""
+    def take(self, wc: WC, lost: Callable[[], str]) -> Event | None:
+        """Take a completion; returns the event it stands for, None for one in error, which marks the connection as
+        failed. `lost` says in words what is lost then."""
+        if wc.status != IBV_WC_SUCCESS:
+            # The first real error says what happened; the flushes around it only that it did.
+            if self.failure is None or (self._flushed_only and wc.status != IBV_WC_WR_FLUSH_ERR):
+                try:
+                    status = WcStatus(wc.status).name.removeprefix("IBV_WC_")
+                except ValueError:
+                    status = str(wc.status)
+                self.failure = f"{lost()} completed with {status}"
+                self._flushed_only = wc.status == IBV_WC_WR_FLUSH_ERR
+            return None
+        if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM:
+            return self._received(wc)
+        return PutCompleted(self.peer, self._send_completed(wc))
+
+    def _send_completed(self, wc: WC) -> int:
+        """How many messages have completed with a send completion."""
         self.probing = False
         self._reaped = wc.wr_id >> 32
         assert self.channel is not None
@@ -187,8 +210,7 @@ class Endpoint:
         behind: int = (sent - wc.wr_id) & 0xFFFFFFFF
         return sent - behind
 
-    def received(self, wc: WC) -> Event:
-        """Take the completion of a receive; returns the event it stands for."""
+    def _received(self, wc: WC) -> Event:
         self._to_repost += 1
         return decode_immediate(self.peer, wc.imm_data, wc.byte_len)
 

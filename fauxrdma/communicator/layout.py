@@ -141,7 +141,7 @@ def data_gpu(context: Context, gpu: int | None = None, environment: Mapping[str,
     unless `gpu` or FAUXRDMA_GPU names one."""
     if gpu is None and not context.hca.gpus and not environment.get(GPU_VARIABLE):
         return None
-    return own_seat(context, environment, gpu=gpu).place.gpu
+    return _gpu(context, environment) if gpu is None else gpu
 
 
 def _gpu(context: Context, environment: Mapping[str, str]) -> int:

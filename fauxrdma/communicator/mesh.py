@@ -9,10 +9,11 @@ import math
 import os
 import time
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from fauxrdma.collectives.channel import Channel
-from fauxrdma.collectives.executor import Action, PutCompleted, PutMessage, ReturnCredits, apply_event
+from fauxrdma.collectives.executor import Action, PutMessage, ReturnCredits, apply_event
 from fauxrdma.communicator.bell import Bell
 from fauxrdma.communicator.endpoint import Endpoint
 from fauxrdma.communicator.layout import Layout, announce_seat, data_gpu, learn_layout, own_seat
@@ -21,7 +22,6 @@ from fauxrdma.communicator.sleeping import sleep_on
 from fauxrdma.errors import CollectiveError, FauxrdmaError, RemoteProtocolError, VerbsError
 from fauxrdma.fabric.peer_port import PeerPort
 from fauxrdma.fabric.peer_way import PeerWay, peer_way
-from fauxrdma.ib.enums import IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, WcStatus
 from fauxrdma.verbs import CQ, PD, WC, CompChannel, Context
 
 __all__ = ["PROBE_S", "PeerMesh", "Store", "ack_timeout_exponent"]
@@ -63,10 +63,10 @@ def ack_timeout_exponent(dilation: float) -> int:
 class PeerMesh:
     """Endpoints to the peers of `rank`, over one context, protection domain, completion queue and channel.
 
-    `store` carries the addresses, under keys beginning with `prefix`. Opens the default HCA when `context` is None, and
-    then closes it, too. `rail`: that of the HCA, if the user gave it one. `beside`: the rank's main mesh, where this
-    one is of another channel. `share_memory` False: peers on the same node are reached over the HCAs, too; the same on
-    all ranks. Raises VerbsError or SetupError when the HCA cannot be opened.
+    `store` carries the addresses, under keys beginning with `prefix`. `rail`: that of the HCA, if the user gave it one.
+    `beside`: the rank's main mesh, where this one is of another channel. `share_memory` False: peers on the same node
+    are reached over the HCAs, too; the same on all ranks. `gpu`: the one whose memory the data is in, if the user said.
+    Raises VerbsError when the HCA does not give what is needed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PeerMesh:
         world_size: int,
         store: Store,
         *,
-        context: Context | None,
+        context: Context,
         prefix: str,
         slots: int,
         slot_bytes: int,
@@ -102,8 +102,7 @@ class PeerMesh:
         self._prefix = prefix
         self._slots = slots
         self._slot_bytes = slot_bytes
-        self._owns_context = context is None
-        self.context = Context() if context is None else context
+        self.context = context
         opened: list[Any] = []
         try:
             self.gpu: int | None = data_gpu(self.context, gpu) if beside is None else beside.gpu
@@ -119,8 +118,6 @@ class PeerMesh:
         except BaseException:
             for resource in reversed(opened):
                 resource.close()
-            if self._owns_context:
-                self.context.close()
             raise
 
     @property
@@ -330,16 +327,10 @@ class PeerMesh:
             endpoint = self._by_qp.get(wc.qp_num)
             if endpoint is None:
                 continue
-            if wc.status != IBV_WC_SUCCESS:
-                # The first real error says what happened; the flushes around it only that it did.
-                if endpoint.failure is None or (endpoint.flushed_only and wc.status != IBV_WC_WR_FLUSH_ERR):
-                    endpoint.failure = self._failure_text(endpoint, wc)
-                    endpoint.flushed_only = wc.status == IBV_WC_WR_FLUSH_ERR
-            elif wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM:
-                apply_event(self.channels, endpoint.received(wc))
+            event = endpoint.take(wc, partial(self._lost, endpoint))
+            if event is not None:
+                apply_event(self.channels, event)
                 touched.add(endpoint)
-            else:
-                apply_event(self.channels, PutCompleted(endpoint.peer, endpoint.send_completed(wc)))
         for endpoint in touched:
             if endpoint.failure is None:
                 endpoint.repost()
@@ -361,12 +352,8 @@ class PeerMesh:
             return "path unknown"
         return "path " + " ".join(path.links) if path.links else "path within the node"
 
-    def _failure_text(self, endpoint: Endpoint, wc: WC) -> str:
-        try:
-            status = WcStatus(wc.status).name.removeprefix("IBV_WC_")
-        except ValueError:
-            status = str(wc.status)
-        return f"rank {self.rank} lost rank {endpoint.peer}: {self.describe(endpoint.peer)} completed with {status}"
+    def _lost(self, endpoint: Endpoint) -> str:
+        return f"rank {self.rank} lost rank {endpoint.peer}: {self.describe(endpoint.peer)}"
 
     def describe(self, peer: int) -> str:
         """Queue pair number and path of the connection to `peer`, for error messages."""
@@ -423,10 +410,7 @@ class PeerMesh:
         self.endpoints.clear()
         if self._bell is not None:
             self._bell.close()
-        resources: list[Any] = [self._cq, self._completion_channel, self._pd]
-        if self._owns_context:
-            resources.append(self.context)
-        for resource in resources:
+        for resource in (self._cq, self._completion_channel, self._pd):
             try:
                 resource.close()
             except (VerbsError, OSError):

@@ -13,15 +13,15 @@ import select
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from fauxrdma.collectives.channel import Channel
-from fauxrdma.collectives.executor import PutCompleted, PutMessage, apply_event
+from fauxrdma.collectives.executor import PutMessage, apply_event
 from fauxrdma.collectives.point_to_point import PointToPoint, Transfer
 from fauxrdma.communicator.endpoint import Endpoint
 from fauxrdma.communicator.mesh import PROBE_S, RETRIES, Store, ack_timeout_exponent
 from fauxrdma.errors import VerbsError
-from fauxrdma.ib.enums import IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, WcStatus
 from fauxrdma.verbs import CQ, PD, WC, CompChannel, Context
 
 __all__ = ["MessageThread"]
@@ -245,18 +245,12 @@ class MessageThread:
         endpoint = self._by_qp[wc.qp_num]
         assert endpoint.channel is not None
         channels = {endpoint.peer: endpoint.channel}  # it may hear before it may speak
-        if wc.status != IBV_WC_SUCCESS:
-            if endpoint.failure is None or (endpoint.flushed_only and wc.status != IBV_WC_WR_FLUSH_ERR):
-                status = WcStatus(wc.status).name.removeprefix("IBV_WC_")
-                endpoint.failure = (
-                    f"rank {self.rank} lost rank {endpoint.peer}: queue pair {endpoint.qp_num:#x} of their messages "
-                    f"completed with {status}"
-                )
-                endpoint.flushed_only = wc.status == IBV_WC_WR_FLUSH_ERR
-        elif wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM:
-            apply_event(channels, endpoint.received(wc))
-        else:
-            apply_event(channels, PutCompleted(endpoint.peer, endpoint.send_completed(wc)))
+        event = endpoint.take(wc, partial(self._lost, endpoint))
+        if event is not None:
+            apply_event(channels, event)
+
+    def _lost(self, endpoint: Endpoint) -> str:
+        return f"rank {self.rank} lost rank {endpoint.peer}: queue pair {endpoint.qp_num:#x} of their messages"
 
     # The end.
 

@@ -14,8 +14,8 @@ import msgpack
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import PutMessage
 from fauxrdma.communicator.bell import Bell, BellRope
+from fauxrdma.communicator.endpoint import check_staging
 from fauxrdma.communicator.shared_inbox import SharedInbox
-from fauxrdma.errors import CollectiveError
 from fauxrdma.fabric.peer_port import PeerPort
 from fauxrdma.fabric.peer_way import PeerWay
 
@@ -62,11 +62,7 @@ class NodePeer:
         """Map what the peer described. Raises CollectiveError when the two sides stage differently, OSError or
         RemoteProtocolError when its memory cannot be had."""
         remote = msgpack.unpackb(description, raw=False)
-        if (remote["slots"], remote["slot_bytes"]) != (self._slots, self._slot_bytes):
-            raise CollectiveError(
-                f"rank {self.peer} stages {remote['slots']} slots of {remote['slot_bytes']} bytes, this rank "
-                f"{self._slots} of {self._slot_bytes}: give every Communicator the same slots and slot_bytes"
-            )
+        check_staging(self.peer, remote, self._slots, self._slot_bytes)
         self.pid = remote["bell"]["pid"]
         self.exit_fd = os.pidfd_open(self.pid)
         self._rope = BellRope(remote["bell"])
@@ -81,9 +77,9 @@ class NodePeer:
         assert self._outbox is not None
         assert self._rope is not None
         if source is not None and message.nbytes:
-            start = message.source_number % self._slots * self._slot_bytes
-            target = message.number % self._slots * self._slot_bytes
-            self._outbox.memory[target : target + message.nbytes] = source.inbox[start : start + message.nbytes]
+            start = message.number % self._slots * self._slot_bytes
+            landed = source.landed(message.source_number, message.nbytes)
+            self._outbox.memory[start : start + message.nbytes] = landed
         if message.credits:
             self._inbox.give_back(message.credits)
         way = self.way
@@ -121,7 +117,7 @@ class NodePeer:
                 if now_ns < self.next_due_ns:
                     return happened
                 self.next_due_ns = None
-            channel.data(channel.arrived & 0xFF, nbytes, call)
+            channel.data(channel.arrived, nbytes, call)
             happened = True
         if left and self.failure is None:
             reason = inbox.reason

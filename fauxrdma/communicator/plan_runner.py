@@ -52,11 +52,6 @@ def open_context(allowed: HcaFilter) -> Context:
     return Context(allowed.choose(own, compute or [device.name for device in devices]))
 
 
-def _may_share() -> bool:
-    """What NCCL's users know: without peer-to-peer and shared memory, ranks of a node use the network."""
-    return not all(os.environ.get(name) == "1" for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"))
-
-
 class PlanRunner:
     """The rank's side of a group: the peers, the plan under way, and whether anything can follow.
 
@@ -93,7 +88,7 @@ class PlanRunner:
         self._own_store: RendezvousStore | None = None
         self._slot_bytes = slot_bytes
         self._lanes = lanes
-        shared = _may_share() if share_memory is None else share_memory
+        shared = settings.share_memory if share_memory is None else share_memory
         intra_node = NVLINK if shared else HCA
         self._choice = AlgorithmChoice(slot_bytes=slot_bytes, lanes=lanes, intra_node=intra_node)
         self._calls = 0
@@ -103,8 +98,8 @@ class PlanRunner:
         self._store = store
         self._prefix = prefix
         self._announcer = Announcer() if rank == 0 and settings.verbose else None
-        self._own_context = open_context(settings.hcas) if context is None else None
-        self._context = context or self._own_context or Context()
+        self._owns_context = context is None
+        self._context = open_context(settings.hcas) if context is None else context
 
         def make_mesh(over: Context, prefix: str, slot_bytes: int, beside: PeerMesh | None) -> PeerMesh:
             return PeerMesh(
@@ -115,8 +110,8 @@ class PlanRunner:
         try:
             self._mesh = main = make_mesh(self._context, prefix, slot_bytes, None)
         except BaseException:
-            if self._own_context is not None:
-                self._own_context.close()
+            if self._owns_context:
+                self._context.close()
             raise
         self._channel_slot_bytes = smaller = channel_slot_bytes(slot_bytes, settings.channels)
 
@@ -153,6 +148,11 @@ class PlanRunner:
     def layout(self) -> Layout:
         """Where all ranks sit. The first use waits until all ranks have made their communicator."""
         return self._mesh.layout
+
+    @property
+    def _meshes(self) -> tuple[PeerMesh, ...]:
+        """The meshes in use: the main one and those of channels."""
+        return (self._mesh, *self._channels.opened)
 
     # Running a plan.
 
@@ -195,7 +195,7 @@ class PlanRunner:
             raise
         finally:
             self._calls += 1
-        for mesh in (self._mesh, *self._channels.opened):
+        for mesh in self._meshes:
             mesh.count_traffic(at_most_every_s=COUNT_EVERY_S)
         wall_ns = time.perf_counter_ns() - wall
         self.statistics.record(Operation(plan.name, nbytes, start_ns, end_ns, wall_ns, plan.algorithm))
@@ -249,26 +249,25 @@ class PlanRunner:
         """Nothing can follow; let the peers know, too."""
         self._broken = reason
         self._tell_call()
-        self._mesh.disconnect(reason)
-        self._channels.disconnect(reason)
+        for mesh in self._meshes:
+            mesh.disconnect(reason)
 
     def close(self) -> None:
         """Let the last puts finish (a few seconds at most), then free everything. Idempotent; never raises."""
         if self._closed:
             return
         self._closed = True
-        if self._broken is None:
-            self._mesh.drain()
-            self._channels.drain()
-        for mesh in (self._mesh, *self._channels.opened):
+        for mesh in self._meshes:
+            if self._broken is None:
+                mesh.drain()
             try:
                 mesh.count_traffic()
             except (VerbsError, OSError):
                 pass  # the daemon is gone, and its counters with it
         self._channels.close()
         self._mesh.close()
-        if self._own_context is not None:
-            self._own_context.close()
+        if self._owns_context:
+            self._context.close()
         if self._own_store is not None:
             if self._broken is None:
                 self._own_store.close()

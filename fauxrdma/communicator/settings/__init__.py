@@ -27,6 +27,7 @@ MOST_CHANNELS = 32
 """As in NCCL since 2.5."""
 _LEAST = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MIN_CTAS")
 _MOST = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
+_NO_SHARING = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 CHANNELS_VARIABLE = "FAUXRDMA_CHANNELS"
 _DEBUG = ("", "version", "warn", "attn", "info", "abort", "trace", "all")
 
@@ -35,12 +36,14 @@ _DEBUG = ("", "version", "warn", "attn", "info", "abort", "trace", "all")
 class CollectiveSettings:
     """The settings of one process. `channels`: how many the rings are cut over. `cross_nic`: 0 the same HCA along a
     ring, 1 any, 2 the same if possible (collectives/channels.py); None when the user did not say. `pxn`: whether an
-    all-to-all may hand over within nodes. `hcas`: those that may be used. `algorithms`: by operation. `verbose`:
-    whether rank 0 says what it does (NCCL_DEBUG=INFO)."""
+    all-to-all may hand over within nodes. `share_memory`: whether ranks of a node talk through memory they share (NCCL
+    leaves them the network when both of its other ways are disabled). `hcas`: those that may be used. `algorithms`: by
+    operation. `verbose`: whether rank 0 says what it does (NCCL_DEBUG=INFO)."""
 
     channels: int = 1
     cross_nic: int | None = None
     pxn: bool = True
+    share_memory: bool = True
     hcas: HcaFilter = field(default_factory=HcaFilter)
     algorithms: AlgorithmRules = field(default_factory=AlgorithmRules)
     verbose: bool = False
@@ -63,6 +66,7 @@ class CollectiveSettings:
             channels=_channels(environment),
             cross_nic=_number(environment, "NCCL_CROSS_NIC", 0, PREFER_SAME_NIC),
             pxn=not _number(environment, "NCCL_PXN_DISABLE", 0, 1),
+            share_memory=not all(_number(environment, name, 0, 1) for name in _NO_SHARING),
             hcas=parse_hca_filter(environment.get(IB_HCA_VARIABLE, "")),
             algorithms=algorithms,
             verbose=debug in ("info", "trace", "all") or environment.get("FAUXRDMA_DEBUG", "") not in ("", "0"),
