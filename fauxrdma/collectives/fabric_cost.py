@@ -15,6 +15,7 @@ from fauxrdma.collectives.fabric_player import Flight, Operation, PlayedFlow, pl
 from fauxrdma.collectives.plan import Plan, Put, Signal, Wait
 from fauxrdma.collectives.rank_paths import RankPath, RankPaths
 from fauxrdma.errors import LocalProtocolError
+from fauxrdma.fabric.peer_way import even_shares
 from fauxrdma.topology.rails import rails_of
 
 __all__ = ["FabricCost", "MessageTime", "PairTraffic", "fabric_cost"]
@@ -229,6 +230,5 @@ def _count(path: RankPath, nbytes: int, link_bytes: Counter[int]) -> None:
             link_bytes.update(dict.fromkeys(way, each + (number < rest)))
         return
     for hop in path.hops:
-        share, rest = divmod(nbytes, len(hop))
-        for number, link in enumerate(hop):
-            link_bytes[link] += share + (number < rest)
+        for link, share in zip(hop, even_shares(nbytes, len(hop)), strict=True):
+            link_bytes[link] += share

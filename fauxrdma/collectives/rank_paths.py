@@ -115,7 +115,5 @@ class RankPaths:
         if here.gpu == there.gpu:
             raise ConfigError(f"two ranks share {here.gpu_name}: give each rank a GPU of its own")
         way = peer_way(self.topology.shape, here.node, here.gpu, there.gpu)
-        links = [self._ids[name] for name in way.links]
-        each = len(links) // way.stripes
-        hops = tuple(tuple(links[at::each]) for at in range(each))
+        hops = tuple(tuple(self._ids[name] for name in hop) for hop in way.hops)
         return RankPath(hops, way.latency_ns, way.rate, over_hcas=False)

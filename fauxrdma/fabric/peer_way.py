@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError
@@ -9,7 +10,7 @@ from fauxrdma.fabric.transport import local_payload_rate
 from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.units import Rate
 
-__all__ = ["NVLINK_NS", "PCIE_NS", "PeerWay", "peer_way"]
+__all__ = ["NVLINK_NS", "PCIE_NS", "PeerWay", "even_shares", "peer_way"]
 
 NVLINK_NS, PCIE_NS = 600, 1000
 """What a small message between GPUs takes one way: the hardware latencies NCCL reckons with (`hwLat`, LL protocol, in
@@ -18,10 +19,10 @@ its src/graph/tuning.cc), 0.6 us by NVLink and 1.0 us by PCIe."""
 
 @dataclass(frozen=True, slots=True)
 class PeerWay:
-    """`links` are names of the topology's links; traffic is striped over those that run side by side (NVSwitches).
-    `latency_ns` is one-way for a small message, `rate` the payload rate of the whole."""
+    """`hops` are groups of names of the topology's links that carry even shares of the bytes: a GPU's lanes to all
+    NVSwitches, or one PCIe link. `latency_ns` is one-way for a small message, `rate` the payload rate of the whole."""
 
-    links: tuple[str, ...]
+    hops: tuple[tuple[str, ...], ...]
     latency_ns: int
     rate: Rate
 
@@ -31,9 +32,15 @@ class PeerWay:
         return self.rate.bytes_per_ns
 
     @property
-    def stripes(self) -> int:
-        """Over how many ways side by side the bytes are spread."""
-        return len({link for link in self.links if "nvsw" in link}) // 2 or 1
+    def links(self) -> tuple[str, ...]:
+        """All links, lane after lane."""
+        return tuple(link for lane in zip(*self.hops, strict=True) for link in lane)
+
+
+def even_shares(nbytes: int, links: int) -> Iterator[int]:
+    """What each of `links` links side by side carries of `nbytes`: all the same, but for the rest on the first."""
+    share, rest = divmod(nbytes, links)
+    return (share + (number < rest) for number in range(links))
 
 
 def peer_way(shape: HostShape, host: int, a: int, b: int) -> PeerWay:
@@ -46,17 +53,15 @@ def peer_way(shape: HostShape, host: int, a: int, b: int) -> PeerWay:
         raise ConfigError(f"no way between GPU {a} and GPU {b} of a host with GPUs 0..{shape.gpus - 1}")
     here = f"n{host}."
     if shape.nvlink_rate is not None:
-        nvlinks = tuple(
-            link
-            for s in range(shape.nvswitches)
-            for link in (f"{here}gpu{a}->{here}nvsw{s}", f"{here}nvsw{s}->{here}gpu{b}")
-        )
+        switches = range(shape.nvswitches)
+        out = tuple(f"{here}gpu{a}->{here}nvsw{s}" for s in switches)
+        into = tuple(f"{here}nvsw{s}->{here}gpu{b}" for s in switches)
         lane = Rate(shape.nvlink_rate.bits_per_s // shape.nvswitches)
         payload = local_payload_rate("nvlink", lane)
-        return PeerWay(nvlinks, NVLINK_NS, Rate(payload.bits_per_s * shape.nvswitches))
+        return PeerWay((out, into), NVLINK_NS, Rate(payload.bits_per_s * shape.nvswitches))
     first, last = a // shape.gpus_per_pcie_switch, b // shape.gpus_per_pcie_switch
     links = [f"{here}gpu{a}->{here}pcie{first}"]
     if first != last or not shape.gpudirect:
         links += [f"{here}pcie{first}->{here}mem", f"{here}mem->{here}pcie{last}"]
     links.append(f"{here}pcie{last}->{here}gpu{b}")
-    return PeerWay(tuple(links), PCIE_NS, local_payload_rate("pcie", shape.pcie_rate))
+    return PeerWay(tuple((link,) for link in links), PCIE_NS, local_payload_rate("pcie", shape.pcie_rate))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from fauxrdma.fabric.peer_way import peer_way
+from fauxrdma.fabric.peer_way import even_shares, peer_way
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.runtime.told_paths import Ways
@@ -132,12 +132,10 @@ class TrafficAccount:
     def _add_peers(self, nbytes: list[int], busy_ns: list[int]) -> None:
         for (host, source, target), total in self._peers.items():
             way = peer_way(self._manager.topology.shape, host, source, target)
-            hops = len(way.links) // way.stripes
-            share, rest = divmod(total.nbytes, way.stripes)
-            for number, name in enumerate(way.links):
-                link = self._links[name]
-                nbytes[link] += share + (number // hops < rest)
-                busy_ns[link] += total.busy_ns
+            for hop in way.hops:
+                for name, share in zip(hop, even_shares(total.nbytes, len(hop)), strict=True):
+                    nbytes[self._links[name]] += share
+                    busy_ns[self._links[name]] += total.busy_ns
 
     def link_reports(self, activity: LinkActivity, now: int, *, shaped: bool) -> list[LinkReport]:
         """Every link of the topology, by id."""

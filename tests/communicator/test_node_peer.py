@@ -181,7 +181,7 @@ class TestPair:
         b.close()
 
     def test_modelled_messages_are_there_when_they_are_due(self) -> None:
-        a, b = pair(PeerWay(("x",), 600, Rate.gbps(80)))  # 10 bytes per ns
+        a, b = pair(PeerWay((("x",),), 600, Rate.gbps(80)))  # 10 bytes per ns
         put(a, bytes(1000), now_ns=50)
         put(a, bytes(1000), now_ns=60)
         assert b.channel is not None
@@ -197,7 +197,7 @@ class TestPair:
         b.close()
 
     def test_what_was_put_before_leaving_still_arrives(self) -> None:
-        a, b = pair(PeerWay(("x",), 600, Rate.gbps(80)))
+        a, b = pair(PeerWay((("x",),), 600, Rate.gbps(80)))
         put(a, b"last words", now_ns=0)
         a.disconnect("its daemon died")
         assert not b.poll(0)

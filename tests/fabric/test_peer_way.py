@@ -25,11 +25,9 @@ def test_a_way_is_a_walk_through_the_graph_at_its_payload_rate(fabric: str) -> N
             if a == b:
                 continue
             way = peer_way(topology.shape, 1, a, b)
-            links = [by_name[name] for name in way.links]
-            hops = len(links) // way.stripes
             rate = 0
-            for at in range(0, len(links), hops):
-                stripe = links[at : at + hops]
+            for lane in zip(*way.hops, strict=True):
+                stripe = [by_name[name] for name in lane]
                 assert stripe[0].src == f"n1.gpu{a}"
                 assert stripe[-1].dst == f"n1.gpu{b}"
                 assert all(x.dst == y.src for x, y in pairwise(stripe))
