@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fauxrdma.collectives.bfloat16 import Bfloat16Arithmetic
+from fauxrdma.collectives.bfloat16 import NUMBER_FUNCTIONS, Bfloat16Arithmetic
 from fauxrdma.errors import LocalProtocolError
 
 __all__ = ["OPS", "Arithmetic", "Array", "NumpyArithmetic", "numpy_arithmetic"]
@@ -16,11 +16,7 @@ __all__ = ["OPS", "Arithmetic", "Array", "NumpyArithmetic", "numpy_arithmetic"]
 Array = NDArray[Any]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "sum": np.add,
-    "avg": np.add,
-    "product": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
+    **NUMBER_FUNCTIONS,
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fauxrdma.errors import LocalProtocolError
 
-__all__ = ["Bfloat16Arithmetic", "bfloat16_bits", "bfloat16_values"]
+__all__ = ["NUMBER_FUNCTIONS", "Bfloat16Arithmetic", "bfloat16_bits", "bfloat16_values"]
 
 Array = NDArray[Any]
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+NUMBER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
     "avg": np.add,
     "product": np.multiply,
@@ -54,9 +54,9 @@ class Bfloat16Arithmetic:
     def __init__(self, op: str, dtype: np.dtype[Any], world_size: int) -> None:
         if dtype.itemsize != 2:
             raise LocalProtocolError(f"bfloat16 travels in elements of two bytes, such as uint16, not in {dtype}")
-        function = _FUNCTIONS.get(op)
+        function = NUMBER_FUNCTIONS.get(op)
         if function is None:
-            raise LocalProtocolError(f"bfloat16 has no {op!r}; known: {', '.join(_FUNCTIONS)}")
+            raise LocalProtocolError(f"bfloat16 has no {op!r}; known: {', '.join(NUMBER_FUNCTIONS)}")
         self._function = function
         self._divisor = np.float32(world_size) if op == "avg" and world_size > 1 else None
 

@@ -15,7 +15,7 @@ Nothing crosses rails, and a switch above the leaves sees nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fauxrdma.collectives.direct import direct_reduce_scatter
 from fauxrdma.collectives.embedding import Region, embedded, in_sequence
@@ -140,10 +140,11 @@ class _Layers:
     """Ranks by rail and layer: the rank at place p of its node is on rail p mod `rails`, in layer p / `rails`. Layer 0
     are the ranks on rails themselves (the keepers); those of other layers are served by the keeper of their rail."""
 
-    def __init__(self, nodes: Nodes, rails: int) -> None:
+    def __init__(self, nodes: Nodes, rails: int | None) -> None:
         self.nodes = nodes
-        self.rails = rails
-        self.depth = max(-(-len(ranks) // rails) for ranks in nodes)
+        self.places = check_nodes(nodes)
+        self.rails = _rail_count(nodes, rails)
+        self.depth = max(-(-len(ranks) // self.rails) for ranks in nodes)
 
     def layer(self, rail: int, number: int) -> list[int]:
         """The ranks of one layer of a rail, in the order of their nodes; nodes without one left out."""
@@ -167,6 +168,41 @@ class _Layers:
         """The ranks of `node` beyond the rails that the keeper of `rail` serves."""
         return list(self.nodes[node][self.rails + rail :: self.rails])
 
+    def plan(
+        self,
+        operation: str,
+        buffers: Mapping[str, int | list[int]],
+        order: str,
+        *,
+        local: Callable[[int], tuple[Step, Step]],
+        between: Callable[[int, int], Plan],
+        regions: Callable[[int, int, int], dict[str, Region]],
+        chunk: int,
+        lanes: int,
+    ) -> Plan:
+        """The plan of what each rank does within its node before and after (`local`), and between the nodes, layer by
+        layer: the keepers of a rail run `between(rail, number)` on `regions(node, rail, number)` of their buffers."""
+
+        def build(rank: int) -> Program:
+            node, place = self.places[rank]
+            before, after = (compile_steps([step], chunk, lanes) for step in local(rank))
+            exchange = [
+                embedded(between(place, number).program(node), self.mates(place), regions(node, place, number))
+                for number in range(self.depth if place < self.rails else 0)
+            ]
+            return in_sequence([before, *exchange, after])
+
+        def declare(rank: int) -> Traffic:
+            node, place = self.places[rank]
+            total = _sent([*local(rank)], chunk)
+            for number in range(self.depth if place < self.rails else 0):
+                total = _plus(total, between(place, number).traffic(node))
+            return total
+
+        far, n = len(self.nodes), len(self.places)
+        rounds = (far - 1) * self.depth + (n > far) + (self.depth > 1)
+        return Plan(operation, "hierarchical", n, buffers, rounds, lanes, chunk, order, build, declare)
+
 
 def hierarchical_reduce_scatter(count: int, nodes: Nodes, *, chunk: int, lanes: int, rails: int | None = None) -> Plan:
     """Reduce-scatter: `input` holds a block of `count` elements for every rank, `output` receives this rank's block
@@ -175,10 +211,9 @@ def hierarchical_reduce_scatter(count: int, nodes: Nodes, *, chunk: int, lanes: 
     Between nodes a ring among the ranks of each rail (for the blocks of ranks beyond the rails, a pairwise exchange):
     each sends (N-1)/N of what it collected, once. Raises LocalProtocolError for impossible sizes or nodes.
     """
-    places = check_nodes(nodes)
     _check_sizes(count, chunk, lanes)
-    layers = _Layers(nodes, _rail_count(nodes, rails))
-    used, far, n = layers.rails, len(nodes), len(places)
+    layers = _Layers(nodes, rails)
+    places, used, n = layers.places, layers.rails, len(layers.places)
 
     def block(rank: int) -> Slice:
         return Slice("input", rank * count, count)
@@ -206,7 +241,7 @@ def hierarchical_reduce_scatter(count: int, nodes: Nodes, *, chunk: int, lanes: 
         if place < used:
             others = [peer for peer in here if peer != rank]
             for peer in others:
-                final = far == 1 and peer == others[-1]
+                final = len(nodes) == 1 and peer == others[-1]
                 collect += [Receive(peer, there, reduce=True, final=final) for there in collected(place).values()]
             hand_out += [Send(target, finished(target)) for target in layers.served(node, place)]
         else:
@@ -215,40 +250,24 @@ def hierarchical_reduce_scatter(count: int, nodes: Nodes, *, chunk: int, lanes: 
 
     def between(rail: int, number: int) -> Plan:
         if number == 0:
-            return ring_reduce_scatter(count, far, chunk=chunk, lanes=lanes)
+            return ring_reduce_scatter(count, len(nodes), chunk=chunk, lanes=lanes)
         return direct_reduce_scatter(layers.counts(rail, number, count), chunk=chunk, lanes=lanes)
 
-    def exchange(node: int, rail: int) -> list[Program]:
+    def regions(node: int, rail: int, number: int) -> dict[str, Region]:
         where = collected(rail)
-        programs = []
-        for number in range(layers.depth):
-            place = number * used + rail
-            mine = finished(nodes[node][place]) if place < len(nodes[node]) else Slice("output", 0, 0)
-            regions = {
-                "input": Region("scratch", count, [where[target].offset for target in layers.layer(rail, number)]),
-                "output": Region(mine.buffer, count, [mine.offset]),
-            }
-            programs.append(embedded(between(rail, number).program(node), layers.mates(rail), regions))
-        return programs
-
-    def build(rank: int) -> Program:
-        node, place = places[rank]
-        collect, hand_out = (compile_steps([step], chunk, lanes) for step in local(rank))
-        return in_sequence([collect, *(exchange(node, place) if place < used else []), hand_out])
-
-    def declare(rank: int) -> Traffic:
-        node, place = places[rank]
-        total = _sent([*local(rank)], chunk)
-        for number in range(layers.depth) if place < used else ():
-            total = _plus(total, between(place, number).traffic(node))
-        return total
+        place = number * used + rail
+        mine = finished(nodes[node][place]) if place < len(nodes[node]) else Slice("output", 0, 0)
+        return {
+            "input": Region("scratch", count, [where[target].offset for target in layers.layer(rail, number)]),
+            "output": Region(mine.buffer, count, [mine.offset]),
+        }
 
     scratch = [len(layers.rail(places[r][1])) * count if places[r][1] < used else 0 for r in range(n)]
     order = "within nodes in rank order, the rail's owner first; then around the ring of nodes"
-    return Plan(
-        "reduce_scatter", "hierarchical", n, {"input": n * count, "output": count, "scratch": scratch},
-        (far - 1) * layers.depth + (n > far) + (layers.depth > 1), lanes, chunk, order, build, declare,
-    )  # fmt: skip
+    buffers: dict[str, int | list[int]] = {"input": n * count, "output": count, "scratch": scratch}
+    return layers.plan(
+        "reduce_scatter", buffers, order, local=local, between=between, regions=regions, chunk=chunk, lanes=lanes
+    )
 
 
 def hierarchical_all_gather(count: int, nodes: Nodes, *, chunk: int, lanes: int, rails: int | None = None) -> Plan:
@@ -257,10 +276,9 @@ def hierarchical_all_gather(count: int, nodes: Nodes, *, chunk: int, lanes: int,
     Between nodes a ring: each rank of a rail passes on what the ranks of its rail have, but its neighbour's. Raises
     LocalProtocolError for impossible sizes or nodes.
     """
-    places = check_nodes(nodes)
     _check_sizes(count, chunk, lanes)
-    layers = _Layers(nodes, _rail_count(nodes, rails))
-    used, far, n = layers.rails, len(nodes), len(places)
+    layers = _Layers(nodes, rails)
+    places, used, n = layers.places, layers.rails, len(layers.places)
 
     def block(rank: int) -> Slice:
         return Slice("output", rank * count, count)
@@ -285,30 +303,14 @@ def hierarchical_all_gather(count: int, nodes: Nodes, *, chunk: int, lanes: int,
     def between(rail: int, number: int) -> Plan:
         return uneven_ring_all_gather(layers.counts(rail, number, count), chunk=chunk, lanes=lanes)
 
-    def exchange(node: int, rail: int) -> list[Program]:
-        programs = []
-        for number in range(layers.depth):
-            place = number * used + rail
-            own = nodes[node][place] * count if place < len(nodes[node]) else 0
-            starts = [rank * count for rank in layers.layer(rail, number)]
-            regions = {"input": Region("output", count, [own]), "output": Region("output", count, starts)}
-            programs.append(embedded(between(rail, number).program(node), layers.mates(rail), regions))
-        return programs
+    def regions(node: int, rail: int, number: int) -> dict[str, Region]:
+        place = number * used + rail
+        own = nodes[node][place] * count if place < len(nodes[node]) else 0
+        starts = [rank * count for rank in layers.layer(rail, number)]
+        return {"input": Region("output", count, [own]), "output": Region("output", count, starts)}
 
-    def build(rank: int) -> Program:
-        node, place = places[rank]
-        bring, hand_out = (compile_steps([step], chunk, lanes) for step in local(rank))
-        return in_sequence([bring, *(exchange(node, place) if place < used else []), hand_out])
-
-    def declare(rank: int) -> Traffic:
-        node, place = places[rank]
-        total = _sent([*local(rank)], chunk)
-        for number in range(layers.depth) if place < used else ():
-            total = _plus(total, between(place, number).traffic(node))
-        return total
-
-    rounds = (far - 1) * layers.depth + (n > far) + (layers.depth > 1)
-    return Plan(
-        "all_gather", "hierarchical", n, {"input": count, "output": n * count}, rounds, lanes, chunk,
-        "nothing is reduced", build, declare,
+    buffers = {"input": count, "output": n * count}
+    return layers.plan(
+        "all_gather", buffers, "nothing is reduced",
+        local=local, between=between, regions=regions, chunk=chunk, lanes=lanes,
     )  # fmt: skip
