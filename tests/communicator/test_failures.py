@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from busy_ranks import busy_ranks
 from rank_threads import DictStore, all_well, open_communicator, run_ranks
 
 from fauxrdma.communicator import Communicator
@@ -66,45 +65,11 @@ def test_daemon_killed_in_mid_transfer(clock: str, tmp_path: Path) -> None:
             assert "daemon" in text, text
 
 
-RANK_SCRIPT = """
-import sys
-import numpy as np
-from fauxrdma.communicator import Communicator
-from fauxrdma.errors import CollectiveError
-with Communicator.from_env(timeout_s=60) as communicator:
-    data = np.ones(1 << 18, np.float32)
-    communicator.all_reduce(data)
-    print("ready", flush=True)
-    try:
-        while True:
-            communicator.all_reduce(data)
-    except CollectiveError as error:
-        print(error, flush=True)
-        sys.exit(7)
-"""
-
-
 def test_rank_killed_leaves_the_fabric_usable(tmp_path: Path) -> None:
     with LocalLab("fat-tree", nodes=2, gpus=2, clock="none", log_dir=tmp_path) as lab:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", RANK_SCRIPT],
-                env={**os.environ, **lab.rank_env(*divmod(rank, 2))},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(4)
-        ]
-        try:
-            for process in processes:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "ready\n"
+        with busy_ranks(lab, elements=1 << 18, timeout_s=60) as processes:
             processes[2].kill()
             texts = [process.communicate(timeout=60)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
         assert [process.returncode for process in processes] == [7, 7, -signal.SIGKILL, 7]
         assert any("lost rank 2" in text for text in texts), texts
         # The daemons have released what the dead rank held: the same HCAs serve the next job.

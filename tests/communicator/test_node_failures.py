@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from busy_ranks import busy_ranks
 from rank_threads import all_well, run_ranks
 
 from fauxrdma.lab.local import LocalLab
-
-SCRIPT = """
-import sys, time
-import numpy as np
-from fauxrdma.communicator import Communicator
-from fauxrdma.errors import CollectiveError
-with Communicator.from_env(timeout_s=float(sys.argv[1])) as communicator:
-    data = np.ones(1 << 16, np.float32)
-    communicator.all_reduce(data)
-    print("ready", flush=True)
-    try:
-        while True:
-            communicator.all_reduce(data)
-    except CollectiveError as error:
-        print(error, flush=True)
-        sys.exit(7)
-"""
-
-
-@contextmanager
-def three_ranks(lab: LocalLab, timeout_s: float) -> Iterator[list[subprocess.Popen[str]]]:
-    """Three busy ranks, after their first collective."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(timeout_s)],
-            env={**os.environ, **lab.rank_env(0, gpu)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for gpu in range(3)
-    ]
-    try:
-        for rank in ranks:
-            assert rank.stdout is not None
-            assert rank.stdout.readline() == "ready\n"
-        yield ranks
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
 
 
 @pytest.fixture(scope="module", params=["none", "paced"])
@@ -64,7 +21,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[LocalLab]:
 
 
 def test_a_killed_rank_is_noticed_at_once_and_named(lab: LocalLab) -> None:
-    with three_ranks(lab, timeout_s=600) as ranks:
+    with busy_ranks(lab, elements=1 << 16, timeout_s=600) as ranks:
         ranks[1].kill()
         # Long before the timeout, or this does not return in time.
         texts = [rank.communicate(timeout=60)[0] for rank in ranks]
@@ -81,7 +38,7 @@ def test_a_killed_rank_is_noticed_at_once_and_named(lab: LocalLab) -> None:
 
 
 def test_a_stopped_rank_is_waited_for_until_the_timeout(lab: LocalLab) -> None:
-    with three_ranks(lab, timeout_s=4) as ranks:
+    with busy_ranks(lab, elements=1 << 16, timeout_s=4) as ranks:
         ranks[2].send_signal(signal.SIGSTOP)
         texts = [ranks[rank].communicate(timeout=60)[0] for rank in (0, 1)]
         assert [ranks[rank].returncode for rank in (0, 1)] == [7, 7]
