@@ -10,6 +10,8 @@ import re
 import select
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,12 +97,16 @@ def root_file(graph: SwitchGraph, switches: list[str], folder: Path) -> str:
     return str(path)
 
 
-def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folder: Path, *options: str) -> OpenSm:
+def port_guid(lid: int, node: Node) -> int:
+    """The GUID of the port that has `lid`."""
+    return node_guid(lid) + (node.kind is not NodeKind.SWITCH)
+
+
+@contextmanager
+def simulated(topology: Topology, nodes: list[tuple[int, Node]], folder: Path) -> Iterator[dict[str, str]]:
+    """ibsim with a subnet in it, in `folder`; the environment in which a program is on it, at the first HCA."""
     (folder / "net").write_text(net_file(topology, nodes))
-    lines = []
-    for lid, node in nodes:
-        port_guid = node_guid(lid) + (node.kind is not NodeKind.SWITCH)
-        lines.append(f"0x{port_guid:016x} 0x{lid:04x} 0x{lid:04x}\n")
+    lines = [f"0x{port_guid(lid, node):016x} 0x{lid:04x} 0x{lid:04x}\n" for lid, node in nodes]
     (folder / "guid2lid").write_text("".join(lines))
     environment = {
         **os.environ,
@@ -115,23 +121,27 @@ def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folde
         cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_ready(simulator)
-        subprocess.run(
-            ["opensm", "-o", "-x", "-R", engine, "-f", "osm.log", "-D", "0x43", "--dump_files_dir", ".", *options],
-            cwd=folder, env={**environment, "LD_PRELOAD": str(umad2sim())}, timeout=120, check=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        _wait_ready(simulator)
+        yield {**environment, "LD_PRELOAD": str(_umad2sim())}
     finally:
         simulator.kill()
         simulator.communicate()
+
+
+def _sweep(topology: Topology, nodes: list[tuple[int, Node]], engine: str, folder: Path, *options: str) -> OpenSm:
+    with simulated(topology, nodes, folder) as environment:
+        subprocess.run(
+            ["opensm", "-o", "-x", "-R", engine, "-f", "osm.log", "-D", "0x43", "--dump_files_dir", ".", *options],
+            cwd=folder, env=environment, timeout=120, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
     return _read(folder)
 
 
-def umad2sim() -> Path:
+def _umad2sim() -> Path:
     return next(Path("/usr/lib").glob("**/libumad2sim.so"))
 
 
-def wait_ready(simulator: subprocess.Popen[bytes]) -> None:
+def _wait_ready(simulator: subprocess.Popen[bytes]) -> None:
     assert simulator.stdout is not None
     seen = b""
     while b"simulator ready" not in seen:
