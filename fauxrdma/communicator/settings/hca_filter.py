@@ -18,7 +18,6 @@ IB_HCA_VARIABLE = "NCCL_IB_HCA"
 FORM = "[^][=]NAME[:PORT[:RAIL[:PLANE]]],... such as hca1,hca2 or =hca1:1 or ^hca9 or =hca1::0,hca2::1"
 _PORT = 1
 """Every emulated HCA has one port."""
-_MELLANOX = re.compile(r"mlx5_(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
