@@ -7,6 +7,7 @@ from itertools import count
 
 from fauxrdma.collectives.fabric_cost import FabricCost
 from fauxrdma.collectives.plan_rounds import SentMessage
+from fauxrdma.report.palette import SERIES_COLOURS
 from fauxrdma.topology.rank_places import RankPlace
 from fauxrdma.units import format_bytes, format_ns
 
@@ -16,8 +17,6 @@ MOST_MESSAGES = 4000
 """More arrows than that are one blot."""
 
 _LEFT, _TOP, _BOTTOM, _W, _ROW = 150.0, 56.0, 44.0, 1100.0, 54.0
-_COLOURS = ("#1f6fd1", "#d1571f", "#2a9d5c", "#8a4fd1", "#c22f6b", "#7a6a12", "#0e8f9c", "#5b6775")
-"""By sender."""
 
 _STYLE = """
 .plan { --ink:#1d2733; --soft:#66758a; --line:#cfd8e3; --paper:#ffffff; }
@@ -65,7 +64,7 @@ def plan_svg(cost: FabricCost, messages: list[SentMessage], places: list[RankPla
         parts.append(f'<circle class="end" cx="{x(cost.end_ns[rank]):.1f}" cy="{y(rank):.1f}" r="3"/>')
     for time in cost.messages_ns:
         message = told[time.source, time.target, time.index]
-        colour = _COLOURS[time.source % len(_COLOURS)]
+        colour = SERIES_COLOURS[time.source % len(SERIES_COLOURS)]
         here, there = y(time.source), y(time.target)
         how = f" {message.what}" if message.what else ""
         then = f", then {message.then}" if message.then else ""

@@ -8,6 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from fauxrdma.collectives.selector import SelectionTable
+from fauxrdma.report.palette import SERIES_COLOURS
 from fauxrdma.units import format_bytes, format_ns
 
 __all__ = ["selection_svg"]
@@ -15,7 +16,6 @@ __all__ = ["selection_svg"]
 _W, _H = 860.0, 520.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 190.0, 46.0, 52.0
 _LABEL_STEP = 15.0
-_COLOURS = ("#1f6fd1", "#d1571f", "#2a9d5c", "#8a4fd1", "#c22f6b", "#7a6a12", "#0e8f9c", "#5b6775")
 
 _STYLE = """
 .chart { --ink:#1d2733; --soft:#66758a; --line:#d9e0e8; --paper:#ffffff; }
@@ -78,8 +78,8 @@ class _Chart:
         ends = {name: self._points(name)[-1] for name in names}
         label_y = _spread([ends[name][1] for name in names])
         for number, name in enumerate(names):
-            colour = _COLOURS[number % len(_COLOURS)]
-            dashes = ' stroke-dasharray="6 4"' if number >= len(_COLOURS) else ""
+            colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+            dashes = ' stroke-dasharray="6 4"' if number >= len(SERIES_COLOURS) else ""
             points = " ".join(f"{x:.1f},{y:.1f}" for x, y in self._points(name))
             parts.append(
                 f'<polyline points="{points}" stroke="{colour}"{dashes}><title>{escape(name)}</title></polyline>'
