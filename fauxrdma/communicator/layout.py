@@ -18,25 +18,17 @@ import msgpack
 from fauxrdma.errors import CollectiveError, ConfigError, FauxrdmaError
 from fauxrdma.runtime.host_identity import host_identity
 from fauxrdma.topology.rails import rails_by_leaves
-from fauxrdma.topology.rank_places import RankPlace
+from fauxrdma.topology.rank_places import GPU_VARIABLE, PLACES_VARIABLE, RankPlace, parse_places
 from fauxrdma.verbs import Context
 
 __all__ = [
-    "GPU_VARIABLE",
-    "PLACES_VARIABLE",
     "Layout",
     "Seat",
     "announce_seat",
     "data_gpu",
     "learn_layout",
     "own_seat",
-    "parse_places",
 ]
-
-GPU_VARIABLE = "FAUXRDMA_GPU"
-"""The GPU of this rank, numbered within its node from 0."""
-PLACES_VARIABLE = "FAUXRDMA_PLACES"
-"""``node:gpu:hca`` of every rank of the job, in rank order, with spaces between."""
 
 
 class _Store(Protocol):
@@ -106,20 +98,6 @@ class Layout:
     def may_share_memory(self, peer: int) -> bool:
         """Whether this rank and `peer` may map the same memory: one node, and one host with the same namespaces."""
         return self.same_node(self.rank, peer)
-
-
-def parse_places(text: str) -> list[RankPlace]:
-    """The places in FAUXRDMA_PLACES. Raises ConfigError for anything but node:gpu:hca of every rank."""
-    places = []
-    for rank, word in enumerate(text.split()):
-        numbers = word.split(":")
-        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers) or numbers[2] == "0":
-            raise ConfigError(
-                f"{PLACES_VARIABLE}: the place of rank {rank} is {word!r}, which is not node:gpu:hca (node and GPU "
-                "from 0, HCA from 1)"
-            )
-        places.append(RankPlace(*map(int, numbers)))
-    return places
 
 
 def own_seat(

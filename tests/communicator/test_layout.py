@@ -10,11 +10,11 @@ import pytest
 from rank_threads import DictStore, all_well, run_ranks
 
 from fauxrdma.communicator import Communicator
-from fauxrdma.communicator.layout import Layout, Seat, announce_seat, learn_layout, own_seat, parse_places
+from fauxrdma.communicator.layout import Layout, Seat, announce_seat, learn_layout, own_seat
 from fauxrdma.errors import CollectiveError, ConfigError
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.runtime.host_identity import host_identity
-from fauxrdma.topology.rank_places import RankPlace
+from fauxrdma.topology.rank_places import RankPlace, parse_places
 
 
 def seat(node: int, gpu: int, *, hca: int = 0, host: str = "h", leaf: str = "", rail: int | None = None) -> Seat:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.rails import rails_of
-from fauxrdma.topology.rank_places import RankPlace
+from fauxrdma.topology.rank_places import GPU_VARIABLE, PLACES_VARIABLE, RankPlace, format_places
 
 __all__ = ["Placement", "RingHops", "rails_of_places"]
 
@@ -65,15 +65,15 @@ class Placement:
             "GROUP_RANK": str(groups.index(place.node)),
             "GROUP_WORLD_SIZE": str(len(groups)),
             "FAUXRDMA_NODE": str(place.node),
-            "FAUXRDMA_GPU": str(place.gpu),
+            GPU_VARIABLE: str(place.gpu),
             "FAUXRDMA_HCA": f"hca{place.hca}",
-            "FAUXRDMA_PLACES": self.text,
+            PLACES_VARIABLE: self.text,
         }
 
     @property
     def text(self) -> str:
-        """``node:gpu:hca`` of every rank, in rank order, with spaces between: FAUXRDMA_PLACES."""
-        return " ".join(f"{place.node}:{place.gpu}:{place.hca}" for place in self.places)
+        """All places on one line, as `parse_places` reads them."""
+        return format_places(self.places)
 
     @property
     def active_gpus(self) -> int:
