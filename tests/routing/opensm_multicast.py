@@ -12,12 +12,13 @@ from pathlib import Path
 
 from real_opensm import node_guid, port_guid, simulated, subnets
 
-from fauxrdma.topology.graph import NodeKind, Topology
+from fauxrdma.topology.graph import Node, NodeKind, Topology
 
 _JOIN = Path(__file__).parent / "join_multicast.py"
-PATIENCE_S = 30.0
-SWEEP_S = 0.5
-"""Between looks at what OpenSM has written: it tells nobody when a sweep is over."""
+PATIENCE_S = 60.0
+SWEEP_S = 5.0
+"""Until a sweep that has written nothing is taken for lost. One that is still at work must be left alone: OpenSM starts
+again at each SIGHUP, and on a busy machine would never come to an end."""
 
 
 def run_multicast(topology: Topology, engine: str, members: list[int], folder: Path) -> dict[str, frozenset[int]]:
@@ -32,27 +33,37 @@ def run_multicast(topology: Topology, engine: str, members: list[int], folder: P
         try:
             dump = folder / "opensm.mcfdbs"
             _wait(dump.exists, "the first sweep")
-            for lid in members:
-                subprocess.run(
-                    [sys.executable, str(_JOIN), str(nodes[0][0]), hex(port_guid(lid, names[lid]))],
-                    env={**environment, "SIM_HOST": names[lid].name}, check=True, timeout=PATIENCE_S,
-                )  # fmt: skip
             by_guid = {node_guid(lid): node.name for lid, node in nodes if node.kind is NodeKind.SWITCH}
-            cables = [topology.fabric_link(names[lid]) for lid in members]
+            cables = {lid: topology.fabric_link(names[lid]) for lid in members}
             tables: dict[str, frozenset[int]] = {}
 
             def all_are_in() -> bool:
                 nonlocal tables
+                # A port that a sweep on a busy machine does not hear of in time is dropped, and its memberships with it;
+                # a host's driver joins again then, and so does this.
+                outside = [lid for lid, cable in cables.items() if cable.dst_port not in tables.get(cable.dst, ())]
+                for lid in outside:
+                    _join(nodes[0][0], lid, names[lid], environment)
+                written = dump.stat().st_mtime_ns
                 manager.send_signal(signal.SIGHUP)  # sweep, and write the tables
-                time.sleep(SWEEP_S)
+                deadline = time.monotonic() + SWEEP_S
+                while dump.stat().st_mtime_ns == written and time.monotonic() < deadline:
+                    time.sleep(0.02)
                 tables = _read(dump.read_text(), by_guid)
-                return all(cable.dst_port in tables.get(cable.dst, ()) for cable in cables)
+                return all(cable.dst_port in tables.get(cable.dst, ()) for cable in cables.values())
 
             _wait(all_are_in, "tables with all members")
             return tables
         finally:
             manager.kill()
             manager.communicate()
+
+
+def _join(manager_lid: int, lid: int, node: Node, environment: dict[str, str]) -> None:
+    subprocess.run(
+        [sys.executable, str(_JOIN), str(manager_lid), hex(port_guid(lid, node))],
+        env={**environment, "SIM_HOST": node.name}, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
 
 
 def _wait(condition: Callable[[], bool], what: str) -> None:
