@@ -39,8 +39,8 @@ def run_multicast(topology: Topology, engine: str, members: list[int], folder: P
 
             def all_are_in() -> bool:
                 nonlocal tables
-                # A port that a sweep on a busy machine does not hear of in time is dropped, and its memberships with it;
-                # a host's driver joins again then, and so does this.
+                # A port that a sweep on a busy machine does not hear of in time is dropped, and its memberships with
+                # it; a host's driver joins again then, and so does this.
                 outside = [lid for lid, cable in cables.items() if cable.dst_port not in tables.get(cable.dst, ())]
                 for lid in outside:
                     _join(nodes[0][0], lid, names[lid], environment)
