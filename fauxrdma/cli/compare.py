@@ -61,7 +61,7 @@ def compare(
         typer.Option(
             "--transport",
             metavar="NAME,...",
-            help="infiniband, rocev2 or both.  [default: the fabric's]",
+            help="infiniband, rocev2, rocev1, iwarp, or several of them.  [default: the fabric's]",
             show_default=False,
         ),
     ] = None,

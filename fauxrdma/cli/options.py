@@ -74,7 +74,7 @@ RoutingOption = Annotated[
     typer.Option(
         "--routing",
         metavar="ENGINE",
-        help="Routing engine: minhop, updn, ftree or dfsssp; on RoCE fabrics ecmp, spray or adaptive. updn and ftree "
+        help="Routing engine: minhop, updn, ftree or dfsssp; on Ethernet ecmp, spray or adaptive. updn and ftree "
         "take roots: updn:roots=spine1,spine2.  [default: the fabric's]",
         show_default=False,
     ),
@@ -91,7 +91,10 @@ PlacementOption = Annotated[
 TransportOption = Annotated[
     str | None,
     typer.Option(
-        "--transport", metavar="NAME", help="infiniband or rocev2.  [default: the fabric's]", show_default=False
+        "--transport",
+        metavar="NAME",
+        help="infiniband, rocev2, rocev1 or iwarp.  [default: the fabric's]",
+        show_default=False,
     ),
 ]
 AlgorithmOption = Annotated[

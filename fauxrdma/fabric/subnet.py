@@ -17,7 +17,7 @@ from fauxrdma.fabric.routing.ethernet import unloaded
 from fauxrdma.fabric.routing.spray import spray_cycle
 from fauxrdma.fabric.routing.switch_graph import NO_PORT
 from fauxrdma.fabric.transport import transport_of
-from fauxrdma.topology.graph import INFINIBAND, ROCEV2, Link, Node, NodeKind, Topology
+from fauxrdma.topology.graph import ROUTING_ENGINES, Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
 
 __all__ = ["Path", "SubnetManager"]
@@ -27,7 +27,7 @@ _OUI = 0xFA0C << 48
 _LINK_LOCAL = "fe80:0000:0000:0000"
 
 
-_USUAL_ENGINE = {INFINIBAND: "minhop", ROCEV2: "ecmp"}
+_USUAL_ENGINE = {name: engines[0] for name, engines in ROUTING_ENGINES.items()}
 
 MAX_LID = 0xBFFF
 """The last unicast LID (IBTA vol. 1, 4.1.3); multicast begins above."""

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
 from fauxrdma.fabric.record import TOPOLOGY_VARIABLE, write_fabric_record
+from fauxrdma.fabric.transport import transport_of
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
-from fauxrdma.topology.graph import ROCEV2, Topology
+from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
@@ -208,7 +209,7 @@ class LocalLab:
         for name in (source, target):
             if name not in lids:
                 raise ConfigError(f"{self.topology.name} has no HCA {name!r}: they are called n0.hca1 and so on")
-        label = qp_num if self.topology.transport == ROCEV2 else 0
+        label = qp_num if transport_of(self.topology).flow_entropy else 0
         return self._ask(lambda manager: manager.path(lids[source], lids[target], label))
 
     def _ask(self, question: Callable[[SubnetManagerLink], T]) -> T:

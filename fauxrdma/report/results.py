@@ -108,7 +108,7 @@ class RunResult(_Model):
     description: str
     nodes: int
     gpus: int = Field(description="per node; the job's ranks are nodes x gpus unless a placement says otherwise")
-    transport: str = Field("infiniband", description="infiniband or rocev2")
+    transport: str = Field("infiniband", description="infiniband, rocev2, rocev1 or iwarp")
     algorithm: str = Field("", description="what the ranks were asked to use (FAUXRDMA_ALGO); empty: their choice")
     placement: str = Field("block", description="as given on the command line")
     places: list[RankSeat] = Field(default_factory=list, description="the seat of each rank, in rank order")

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from fauxrdma.abi.rings import QueuePairRings
+from fauxrdma.fabric.transport import TRANSPORTS
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import AsyncEvent
 from fauxrdma.hca.port import Port
@@ -46,8 +47,8 @@ class EmulatedHca:
         self.engine.port.gids = [(gid_bytes(gid), kind) for gid, kind in self.port.gids]
 
     def flow_label(self, qpn: int) -> int:
-        """What the fabric's switches tell this queue pair's packets apart by: 0 where they do not (InfiniBand)."""
-        return qpn if self.port.ethernet else 0
+        """What the fabric's switches tell this queue pair's packets apart by: 0 where they cannot."""
+        return qpn if TRANSPORTS[self.info.transport].flow_entropy else 0
 
     def new_handle(self) -> int:
         """A number for a protection domain, region, queue or channel; unique on this HCA."""

@@ -19,7 +19,7 @@ from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import LinkLayer
 from fauxrdma.runtime.told_paths import ToldPaths, Ways
 from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
-from fauxrdma.topology.graph import ROCEV2, NodeKind
+from fauxrdma.topology.graph import NodeKind
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
     Counters,
@@ -102,7 +102,7 @@ class SubnetState:
 
     def hcas(self, node: int) -> list[HcaInfo]:
         """The HCAs of a node as its daemon needs them."""
-        ethernet = self.topology.transport == ROCEV2
+        ethernet = self.manager.transport.ethernet
         link_layer = LinkLayer.IBV_LINK_LAYER_ETHERNET if ethernet else LinkLayer.IBV_LINK_LAYER_INFINIBAND
         out = []
         for hca in self.topology.hcas():
@@ -123,6 +123,7 @@ class SubnetState:
                     leaf=cable.dst,
                     leaf_port=cable.dst_port,
                     link_layer=int(link_layer),
+                    transport=self.topology.transport,
                 )
             )
         return out

@@ -19,12 +19,14 @@ from typing import Any
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.topology.host_shape import HostShape
-from fauxrdma.topology.routing_choice import INFINIBAND, ROCEV2, ROUTING_ENGINES, parse_routing
+from fauxrdma.topology.routing_choice import INFINIBAND, IWARP, ROCEV1, ROCEV2, ROUTING_ENGINES, parse_routing
 from fauxrdma.units import Rate
 
 __all__ = [
     "CUT_THROUGH",
     "INFINIBAND",
+    "IWARP",
+    "ROCEV1",
     "ROCEV2",
     "ROUTING_ENGINES",
     "STORE_AND_FORWARD",
@@ -93,10 +95,10 @@ class Topology:
 
     `hosts` hosts of one `shape`; `active_gpus` says how many GPUs of each host the job uses (0..n-1).
     `switch_latency_ns` is the forwarding latency of every fabric switch, `switching` "cut-through" or
-    "store-and-forward", `mtu` the payload bytes of a full packet. `transport` is "infiniband" or "rocev2", which makes
-    the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, perhaps with roots (`parse_routing`), None for
-    the usual one. `islands` is how many parts without a way between them the fabric is meant to have (planes, rails
-    without spines): an HCA reaches the others of its island.
+    "store-and-forward", `mtu` the payload bytes of a full packet. `transport` is "infiniband", "rocev2", "rocev1" or
+    "iwarp", of which all but the first make the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, maybe
+    with roots (`parse_routing`), None for the usual one. `islands` is how many parts without a way between them the
+    fabric is meant to have (planes, rails without spines): an HCA reaches the others of its island.
     """
 
     def __init__(
@@ -328,7 +330,9 @@ class Topology:
     def _check_routing(self) -> None:
         engines = ROUTING_ENGINES.get(self.transport)
         if engines is None:
-            raise ConfigError(f"{self.name}: transport must be {' or '.join(ROUTING_ENGINES)}, not {self.transport!r}")
+            raise ConfigError(
+                f"{self.name}: transport must be one of {', '.join(ROUTING_ENGINES)}; not {self.transport!r}"
+            )
         if self.routing is None:
             return
         if self.routing.partition(":")[0] not in engines:

@@ -17,6 +17,8 @@ from fauxrdma.errors import ConfigError
 __all__ = [
     "ENGINE_NAMES",
     "INFINIBAND",
+    "IWARP",
+    "ROCEV1",
     "ROCEV2",
     "ROOTED_ENGINES",
     "ROUTING_ENGINES",
@@ -26,13 +28,18 @@ __all__ = [
 
 INFINIBAND = "infiniband"
 ROCEV2 = "rocev2"
+ROCEV1 = "rocev1"
+IWARP = "iwarp"
 ROUTING_ENGINES = {
     INFINIBAND: ("minhop", "updn", "ftree", "dfsssp"),
     ROCEV2: ("ecmp", "spray", "adaptive"),
+    ROCEV1: ("ecmp", "spray", "adaptive"),
+    IWARP: ("ecmp", "adaptive"),
 }
-"""What may compute the routes of a fabric, by its transport."""
+"""What may compute the routes of a fabric, by its transport. TCP takes segments that overtake each other for a loss,
+so nobody sprays it."""
 
-ENGINE_NAMES = tuple(engine for engines in ROUTING_ENGINES.values() for engine in engines)
+ENGINE_NAMES = tuple(dict.fromkeys(engine for engines in ROUTING_ENGINES.values() for engine in engines))
 ROOTED_ENGINES = ("updn", "ftree")
 """The engines that may be told which switches are roots."""
 

@@ -114,22 +114,22 @@ class FabricForm(Form):
     name: str = Field(min_length=1, examples=["my-fabric"], description="What reports call the fabric.")
     description: str = Field(default="", description="One line about it.")
     mtu: MtuField = _written("4096B", "Payload of a full packet.")
-    transport: Literal["infiniband", "rocev2"] = Field(
-        default="infiniband", description="What the fabric speaks; rocev2 makes the HCAs' ports Ethernet."
+    transport: Literal["infiniband", "rocev2", "rocev1", "iwarp"] = Field(
+        default="infiniband", description="What the fabric speaks; all but infiniband make the HCAs' ports Ethernet."
     )
     routing: RoutingField | None = Field(
         default=None,
         description="What computes the routes: minhop, updn, ftree or dfsssp on InfiniBand; ecmp, spray or adaptive on "
-        "rocev2. updn and ftree take roots, the switches at the top: updn:roots=spine1,spine2. None: the usual one.",
+        "Ethernet. updn and ftree take roots, the switches at the top: updn:roots=spine1,spine2. None: the usual one.",
     )
     switching: Literal["cut-through", "store-and-forward"] | None = Field(
         default=None,
         description="Whether a switch sends a packet on before it has all of it. None: cut-through on InfiniBand, "
-        "store-and-forward on rocev2.",
+        "store-and-forward on Ethernet.",
     )
     switch_latency: TimeField | None = Field(
         default=None,
-        description="What every switch adds to a packet's way. None: 130ns on InfiniBand, 400ns on rocev2.",
+        description="What every switch adds to a packet's way. None: 130ns on InfiniBand, 400ns on Ethernet.",
     )
     islands: int = Field(
         default=1,

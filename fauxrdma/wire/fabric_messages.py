@@ -115,7 +115,7 @@ class NodeHello(Message):
 class HcaInfo(Message):
     """One emulated HCA as the subnet manager configured it. `rate_bps` in bits/s; `mtu` in bytes; the GPUs
     `gpus` use it (none: it is for storage). `name` is the device name applications open (hca1, hca2, ...); `link_layer`
-    an IBV_LINK_LAYER_*."""
+    an IBV_LINK_LAYER_*, `transport` one of `fauxrdma.fabric.transport.TRANSPORTS`."""
 
     name: str
     index: int
@@ -128,6 +128,7 @@ class HcaInfo(Message):
     leaf: str
     leaf_port: int
     link_layer: int = 1
+    transport: str = "infiniband"
 
 
 @message

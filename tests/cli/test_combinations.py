@@ -79,7 +79,7 @@ def test_all_get_one_dilation() -> None:
             {},
             "fat-tree,transport=infiniband says its transport itself",
         ),
-        ({"transports": ["rocev2", "rocev1"]}, {}, r"rocev1: unknown transport 'rocev1': did you mean 'rocev2'\?"),
+        ({"transports": ["rocev2", "rocev3"]}, {}, r"rocev3: unknown transport 'rocev3': did you mean 'rocev2'\?"),
         ({"transports": ["infiniband", "rocev2"]}, {"routing": "ftree"}, "rocev2: .*routing 'ftree' is not for rocev2"),
         (
             {"algorithms": ["ring", "hierarchical"]},

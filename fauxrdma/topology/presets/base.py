@@ -40,11 +40,11 @@ class HostOptions:
     cable: float = option(3.0, "length of the cables between hosts and switches", length)
     trunk: float = option(20.0, "length of the cables between switches", length)
     transport: str = option(
-        INFINIBAND, "infiniband, or rocev2 for Ethernet ports and switches that store and forward",
+        INFINIBAND, "infiniband; rocev2, rocev1, iwarp for Ethernet ports and switches that store and forward",
         one_word(*ROUTING_ENGINES),
     )  # fmt: skip
     routing: str = option(
-        _USUAL, "what computes the routes: minhop, updn, ftree, dfsssp; on rocev2 ecmp, spray, adaptive",
+        _USUAL, "what computes the routes: minhop, updn, ftree, dfsssp; on Ethernet ecmp, spray, adaptive",
         routing(_USUAL),
     )  # fmt: skip
 
