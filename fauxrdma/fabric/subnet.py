@@ -79,6 +79,7 @@ class SubnetManager:
         self._lids = {node.name: lid for lid, node in enumerate(self._nodes, start=1)}
         self._by_port = {(link.src, link.src_port): link for link in topology.links}
         self._paths: dict[tuple[int, int, int | None, int | None], Path] = {}
+        self._host_links: dict[tuple[int, int | None], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._payload = [transport.payload_rate(link, topology.mtu) for link in topology.links]
         self.engine = engine = engine or topology.routing or _USUAL_ENGINE[topology.transport]
         self.routes = compute_routes(graph, engine, seed)
@@ -156,13 +157,32 @@ class SubnetManager:
         """Those of `links` (ids) that are cables: the part of a path outside the hosts."""
         return tuple(link for link in links if self.topology.links[link].kind == "cable")
 
-    def into_hca(self, lid: int, memory: int) -> tuple[int, ...]:
-        """Ids of the links from memory number `memory` to the HCA. Raises FabricUnhealthy for one that is not there."""
-        return tuple(self.ends(lid, lid, memory, memory)[2])
+    def into_hca(self, lid: int, memory: int | None) -> tuple[int, ...]:
+        """Ids of the links from memory number `memory` to the HCA (None as in `path`). Raises FabricUnhealthy for one
+        that is not there."""
+        return self._inside(lid, memory)[0]
 
-    def out_of_hca(self, lid: int, memory: int) -> tuple[int, ...]:
-        """Ids of the links from the HCA to memory number `memory`. Raises FabricUnhealthy for one that is not there."""
-        return tuple(self.ends(lid, lid, memory, memory)[3])
+    def out_of_hca(self, lid: int, memory: int | None) -> tuple[int, ...]:
+        """Ids of the links from the HCA to memory number `memory` (None as in `path`). Raises FabricUnhealthy for one
+        that is not there."""
+        return self._inside(lid, memory)[1]
+
+    def _inside(self, lid: int, memory: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        known = self._host_links.get((lid, memory))
+        if known is None:
+            _, _, host_in, host_out = self.ends(lid, lid, memory, memory)
+            known = self._host_links[lid, memory] = (tuple(host_in), tuple(host_out))
+        return known
+
+    def between(self, path: Path, slid: int, dlid: int, source: int | None, target: int | None) -> Path:
+        """`path`, which leads from HCA `slid` to HCA `dlid`, for other memories at its ends: from number `source` to
+        `target` (None as in `path`). Only where it runs inside the hosts changes, and the rate. Raises FabricUnhealthy
+        for a memory that is not there."""
+        host_in, host_out = self.into_hca(slid, source), self.out_of_hca(dlid, target)
+        ways = tuple((*host_in, *self.cables_of(way), *host_out) for way in path.ways)
+        links = (*host_in, *self.cables_of(path.links), *host_out)
+        moved = replace(path, links=links, ways=ways)
+        return replace(moved, rate=self._rate_alone(moved, slid))
 
     def _sprayed(
         self, flow: FlowKey, first: Link, hca: Node, target: Node, host_in: list[int], host_out: list[int]
@@ -185,8 +205,17 @@ class SubnetManager:
             rate=min(way.rate for way in ways),
             ways=tuple(way.links for way in ways),
         )
-        alone = min(self._payload[link].bits_per_s / share for link, share in zip(links, path.shares, strict=True))
-        return replace(path, rate=Rate(int(alone)))
+        return replace(path, rate=self._rate_alone(path, self._lids[hca.name]))
+
+    def _rate_alone(self, path: Path, slid: int) -> Rate:
+        """What a flow on `path` gets with nobody else there. From the memory of HCA `slid` into the same there is no
+        link at all: it is no faster than its port."""
+        if not path.links:
+            return self._payload[self.topology.fabric_link(self.node(slid)).id]
+        if not path.ways:  # without GPUDirect a link may be crossed twice within a host
+            return Rate(min(self._payload[link].bits_per_s // n for link, n in Counter(path.links).items()))
+        shared = zip(path.links, path.shares, strict=True)
+        return Rate(int(min(self._payload[link].bits_per_s / share for link, share in shared)))
 
     def compute_routes(self, down: Set[int], *, keep: bool) -> Routes:
         """Routes that do without the links `down` (ids, both directions). With `keep`, entries of the tables in force
@@ -221,15 +250,13 @@ class SubnetManager:
         return self._path_over(hca, host_in, cables, host_out)
 
     def _path_over(self, hca: Node, host_in: list[int], cables: list[Link], host_out: list[int]) -> Path:
-        links = (*host_in, *(link.id for link in cables), *host_out)
-        # From the HCA's own memory into its own memory: no link at all, and no faster than its port.
-        narrow = links or (self.topology.fabric_link(hca).id,)
-        return Path(
-            links=links,
+        path = Path(
+            links=(*host_in, *(link.id for link in cables), *host_out),
             switches=max(0, len(cables) - 1),
             latency_ns=self.transport.latency_ns(self.topology, cables),
-            rate=min(self._payload[link_id] for link_id in narrow),
+            rate=Rate(0),
         )
+        return replace(path, rate=self._rate_alone(path, self._lids[hca.name]))
 
     def _cables(self, source: Node, target: Node, dlid: int) -> list[Link]:
         cables = [self.topology.fabric_link(source)]

@@ -30,6 +30,7 @@ from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.flows import Flow, FlowTable
 from fauxrdma.runtime.frame_sender import FrameSender
+from fauxrdma.runtime.landings import Landings
 from fauxrdma.runtime.paced_sender import PacedSender
 from fauxrdma.runtime.peer_directory import PeerDirectory
 from fauxrdma.runtime.peer_links import PeerLink, TcpLink
@@ -77,6 +78,7 @@ class DataPath:
         self._paced: PacedSender | None = None
         self._unshaped: UnshapedSender | None = None
         self._sender: FrameSender
+        self._landings = Landings(notify) if shaped else None
         if shaped:
             self._sender = self._paced = PacedSender(
                 self.flows, self.meter, self._offer_link, clock, quantum, notify,
@@ -184,6 +186,8 @@ class DataPath:
             self._sender.forget(flow)
             if flow.dealer is not None:
                 self.meter.drop_dealer(*flow.key)
+        if self._landings is not None:
+            self._landings.forget(hca.info.lid, qpn)
 
     # ---- frames in -----------------------------------------------------------------------------------------------
 
@@ -226,6 +230,8 @@ class DataPath:
             log.exception("cannot handle %r", frame)
         for memory, nbytes in frame.extents:
             self.meter.landed(frame.dlid, memory, nbytes)
+        if self._landings is not None and frame.extents:
+            self._landings.landed(frame)
         self._arm(hca)
 
     def _deliver_locally(self, frame: Frame) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.ib.enums import QpType
+from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.packet_dealer import PacketDealer
 from fauxrdma.runtime.peer_links import PeerLink
@@ -31,6 +32,7 @@ class Flow:
         "hca",
         "label",
         "link",
+        "memory",
         "patient_ack",
         "qpn",
         "ready",
@@ -47,6 +49,7 @@ class Flow:
         self.link: PeerLink | None = None
         self.ready = False  # the engine said WantsLink and was not yet found empty
         self.active = False  # the subnet manager counts it
+        self.memory = HOST_MEMORY  # that its bytes are read from, as the subnet manager knows it
         self.weight = 1.0
         self.patient_ack: Frame | None = None
         self.dealer: PacketDealer | None = None  # of a flow that is sprayed

@@ -9,10 +9,12 @@ from dataclasses import replace
 from fauxrdma.fabric.link_scheduler import Departure, LinkScheduler
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.ib.enums import BthOpcode
+from fauxrdma.memory.location import main_memory
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.flows import Flow, FlowTable
 from fauxrdma.runtime.frame_sender import FrameSender, Offer
+from fauxrdma.runtime.landings import moves
 from fauxrdma.runtime.peer_links import PeerLink
 from fauxrdma.runtime.traffic_meter import TrafficMeter
 from fauxrdma.wire.control import Message
@@ -83,16 +85,23 @@ class PacedSender(FrameSender):
             # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
             self._scheduler.submit(flow.fid, frame, 0, now)
             return
-        if frame.nbytes and not flow.active:
-            self._start(flow, frame, now)
+        if frame.nbytes and (not flow.active or moves(frame, flow.memory)):
+            self._start(flow, frame)
         self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
 
-    def _start(self, flow: Flow, frame: Frame, now: int) -> None:
+    def _start(self, flow: Flow, frame: Frame) -> None:
+        """Ask for bandwidth on the way from the memory that `frame` is read from. Up to `_QUANTA_AHEAD` bursts are sent
+        before it, which get that too."""
         flow.active = True
+        flow.memory = main_memory(frame.extents)
         flowlet = not self._scheduler.under_way(flow.fid)
         if flowlet and self._counters is not None:
             self._notify(self._counters())
-        self._notify(FlowStart(flow.fid, frame.slid, frame.dlid, flow.weight, flow.label, flowlet))
+        self._notify(
+            FlowStart(
+                flow.fid, frame.slid, frame.dlid, flow.weight, flow.label, flowlet, flow.memory, frame.dest_qpn
+            )
+        )  # fmt: skip
 
     def queue(self, flow: Flow) -> None:
         limit = _QUANTA_AHEAD * self._quantum

@@ -28,6 +28,7 @@ from fauxrdma.wire.fabric_messages import (
     Counters,
     Directory,
     FabricReady,
+    FlowLanding,
     FlowsForgotten,
     FlowStart,
     FlowStop,
@@ -232,6 +233,9 @@ class SubnetManagerService:
             self._schedule_regrant()
         elif isinstance(message, FlowStop):
             self.state.flow_stop(node, message.flow, self.now_ns())
+            self._schedule_regrant()
+        elif isinstance(message, FlowLanding):
+            self.state.flow_lands(node, message, self.now_ns())
             self._schedule_regrant()
         elif isinstance(message, Counters):
             self.state.count(node, message)

@@ -17,6 +17,7 @@ from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import LinkLayer
+from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.runtime.told_paths import ToldPaths, Ways
 from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
 from fauxrdma.topology.graph import NodeKind
@@ -25,6 +26,7 @@ from fauxrdma.wire.fabric_messages import (
     Counters,
     DirectoryEntry,
     FabricReport,
+    FlowLanding,
     FlowsForgotten,
     FlowStart,
     HcaInfo,
@@ -56,6 +58,8 @@ class SubnetState:
         self._model: FabricModel[tuple[int, int]] = FabricModel.of(manager)
         self._flows: dict[tuple[int, int], FlowStart] = {}  # active
         self._routed: dict[tuple[int, int], Path] = {}  # those of them that have a path
+        self._alone: dict[tuple[int, int], int] = {}  # rates to be told of flows that cross no link
+        self._landing: dict[tuple[int, int], int] = {}  # memory by (LID, queue pair) that payload goes to
         self._activity = LinkActivity(len(self.topology.links))
         self._traffic = TrafficAccount(manager)
         self._debt: Counter[int] = Counter()
@@ -97,6 +101,8 @@ class SubnetState:
             return
         self.lost.add(node)
         self.paths.forget(node)
+        for target in [target for target in self._landing if self.owns(node, target[0])]:
+            del self._landing[target]
         for key in [key for key in self._flows if key[0] == node]:
             self.flow_stop(node, key[1], now)
 
@@ -143,9 +149,10 @@ class SubnetState:
     def flow_start(self, node: int, start: FlowStart, now: int) -> bool:
         """A flow of `node` has data. Starting one that is active moves it. Returns whether the daemon's path is another
         now. Raises RemoteProtocolError if it cannot be: a source LID of another node, a destination that no HCA has, a
-        weight out of range."""
+        memory that the node has not, a weight out of range."""
         self.check_own(node, start.slid)
         try:
+            self.manager.into_hca(start.slid, start.memory)
             self.manager.ends(start.slid, start.slid if start.dlid >= FIRST_MULTICAST_LID else start.dlid)
             self._route((node, start.flow), start, now, flowlet=start.flowlet)
         except (FabricUnhealthy, LocalProtocolError) as error:
@@ -163,6 +170,20 @@ class SubnetState:
         if self._flows.pop((node, flow), None) is not None:
             self._unroute((node, flow), now)
 
+    def flow_lands(self, node: int, landing: FlowLanding, now: int) -> None:
+        """What arrives for a queue pair of `node` goes into another memory, and its flows by another way from now on.
+        Raises RemoteProtocolError for what the node does not have."""
+        self.check_own(node, landing.lid)
+        target = (landing.lid, landing.qpn)
+        if landing.memory is None:
+            self._landing.pop(target, None)
+            return
+        self._own_links(node, landing.lid, landing.memory)
+        self._landing[target] = landing.memory
+        for key, start in self._flows.items():
+            if (start.dlid, start.dqpn) == target or (start.dlid >= FIRST_MULTICAST_LID and start.dqpn == landing.qpn):
+                self._route(key, start, now, flowlet=False)
+
     def reroute(self, now: int) -> None:
         """The tables are new: active flows go by them. What has no path shares no link."""
         self._ways.clear()
@@ -175,6 +196,10 @@ class SubnetState:
         except FabricUnhealthy:
             self._unroute(key, now)
             return
+        if not path.links:  # inside one HCA
+            self._unroute(key, now)
+            self._alone[key] = path.rate.bits_per_s
+            return
         self._model.start(key, path, start.weight)
         before = self._routed.get(key)
         self._activity.start(path, now)
@@ -183,11 +208,20 @@ class SubnetState:
         self._routed[key] = path
 
     def _path_of(self, start: FlowStart, flowlet: bool) -> Path:
-        """What a flow loads: its path, or its group's tree."""
+        """What a flow loads: its path, or its group's tree, from the memory it reads from to where it lands."""
         if start.dlid >= FIRST_MULTICAST_LID:
-            links = self.subnet.deliver(start.slid, start.dlid).links
-            return Path(links, 0, 0, min(self.manager.payload_rate(link) for link in links))
-        return self._ways.begin((start.slid, start.dlid, start.label), self._activity.flows_on, flowlet=flowlet)
+            return self._tree_of(start)
+        path = self._ways.begin((start.slid, start.dlid, start.label), self._activity.flows_on, flowlet=flowlet)
+        landing = self._landing.get((start.dlid, start.dqpn))
+        return self.manager.between(path, start.slid, start.dlid, start.memory, landing)
+
+    def _tree_of(self, start: FlowStart) -> Path:
+        sent = self.subnet.deliver(start.slid, start.dlid)
+        links = [*self.manager.into_hca(start.slid, start.memory or HOST_MEMORY), *self.manager.cables_of(sent.links)]
+        for member in sent.latency_ns:
+            links += self.manager.out_of_hca(member, self._landing.get((member, start.dqpn), HOST_MEMORY))
+        rate = min(self.manager.payload_rate(link) for link in links)
+        return Path(tuple(links), 0, 0, rate)
 
     def _ways_of(self, counted: PairCounter | SprayCounter) -> Ways:
         """The ways that what is counted went."""
@@ -203,7 +237,8 @@ class SubnetState:
     def grants(self) -> dict[int, dict[int, int]]:
         """Recompute; for each node the rates (bits/s) of its flows that changed."""
         out: dict[int, dict[int, int]] = {}
-        for (node, flow), rate in self._model.changes().items():
+        alone, self._alone = self._alone, {}
+        for (node, flow), rate in (self._model.changes() | alone).items():
             out.setdefault(node, {})[flow] = rate
         return out
 

@@ -11,6 +11,7 @@ Conversation of an HCA daemon with the subnet manager::
       FlowStart            ->
                            <-       RateGrant          (also whenever another flow changes this one's rate)
       FlowStop             ->
+      FlowLanding          ->                          (what arrives goes into another memory, and so by another way)
       FlowsForgotten       ->                          (queue pairs that are gone)
                            <-       PathsChanged       (a link or a table changed a path that was asked for)
       Counters             ->                          (what went the old way)
@@ -52,6 +53,7 @@ __all__ = [
     "DirectoryEntry",
     "FabricReady",
     "FabricReport",
+    "FlowLanding",
     "FlowStart",
     "FlowStop",
     "FlowsForgotten",
@@ -88,7 +90,7 @@ __all__ = [
     "SweepReport",
 ]
 
-CONTROL_VERSION = 5
+CONTROL_VERSION = 6
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -243,7 +245,9 @@ class PathsApplied(Message):
 class FlowStart(Message):
     """A flow (one queue pair's traffic in one direction) has bytes to send. `flow` is unique within the daemon.
     `label` is what Ethernet switches tell flows apart by: the queue pair, on Ethernet. `flowlet`: nothing of the flow
-    is under way, and what it sent before has been counted."""
+    is under way, and what it sent before has been counted. `memory` is the one of the node that the bytes are read from
+    (`fauxrdma.memory.location`; None: what the HCA usually serves), `dqpn` the queue pair that they go to. A flow that
+    reads from another memory now starts again."""
 
     flow: int
     slid: int
@@ -251,6 +255,18 @@ class FlowStart(Message):
     weight: float
     label: int = 0
     flowlet: bool = True
+    memory: int | None = None
+    dqpn: int = 0
+
+
+@message
+class FlowLanding(Message):
+    """What arrives for queue pair `qpn` of the daemon's HCA with `lid` goes into another memory of the node than before
+    (`fauxrdma.memory.location`); None: the queue pair is gone. Not sent when nothing is shaped."""
+
+    lid: int
+    qpn: int
+    memory: int | None
 
 
 @message
