@@ -179,7 +179,8 @@ class QP:
         gid = gids[connection_gid_index(LinkLayer(hca.link_layer))][0]
         return {"lid": hca.lid, "qpn": self.qp_num, "psn": self._psn, "gid": gid, "node": self.context.node}
 
-    def _address_of(self, remote: dict[str, Any]) -> AHAttr:
+    def address_of(self, remote: dict[str, Any]) -> AHAttr:
+        """The way to a remote endpoint from this device: what connecting uses, and what a datagram's AH is made of."""
         link_layer = LinkLayer(self.context.hca.link_layer)
         if link_layer != LinkLayer.IBV_LINK_LAYER_ETHERNET:
             return AHAttr(remote["lid"], dgid=remote["gid"])
@@ -216,7 +217,7 @@ class QP:
             dest_qp_num=remote["qpn"],
             rq_psn=remote["psn"],
             sq_psn=self._psn,
-            ah_attr=self._address_of(remote),
+            ah_attr=self.address_of(remote),
             max_rd_atomic=max_rd_atomic,
             max_dest_rd_atomic=max_rd_atomic,
             min_rnr_timer=min_rnr_timer,

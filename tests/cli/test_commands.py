@@ -29,6 +29,8 @@ COMMANDS = [
     ["doctor"],
     ["routes"],
     ["place"],
+    ["plan"],
+    ["perf"],
     ["topo", "list"],
     ["topo", "show"],
     ["topo", "validate"],
