@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["routes"]
 
 End = Annotated[
-    str | None, typer.Argument(help="n0.hca1, n3.gpu2, a LID or a GID.", show_default=False, metavar="[END]")
+    str | None,
+    typer.Argument(help="n0.hca1, n3.gpu2, n0.mem, n0.mem@hca2, a LID or a GID.", show_default=False, metavar="[END]"),
 ]
 
 
@@ -73,14 +74,17 @@ def routes(
 ) -> None:
     """Show the route between two ends, with what each hop costs and why it goes this way.
 
-    Each end is an HCA (n0.hca1), a GPU (n3.gpu2: by the HCA it uses), a LID or a GID. With --all, count the routes over
-    the cables instead: on InfiniBand what the forwarding tables say; on RoCE v2 what the engine chooses for a flow from
-    every HCA to every other (ecmp: by its hash; spray: split evenly; adaptive: the least loaded way, one flow after the
-    other). With --down, cables fail first and the subnet manager sweeps.
+    Each end is an HCA (n0.hca1: the memory of its first GPU), a LID or a GID; a GPU (n3.gpu2: by the HCA it uses) or
+    host memory (n0.mem: by hca1); or one of these or the HCA's own memory by an HCA of the node (n3.gpu2@hca5,
+    n0.mem@hca2, n0.dm@hca2). With --all, count the routes over the cables instead: on InfiniBand what the forwarding
+    tables say; on RoCE v2 what the engine chooses for a flow from every HCA to every other (ecmp: by its hash; spray:
+    split evenly; adaptive: the least loaded way, one flow after the other). With --down, cables fail first and the
+    subnet manager sweeps.
 
     \b
     Examples:
       fauxrdma routes seed-rail8 n0.gpu0 n1.gpu1
+      fauxrdma routes seed-rail8,gpudirect=off n0.mem@hca2 n1.gpu0
       fauxrdma routes fat-tree n0.hca1 n5.hca3 --nodes 6 --routing ftree
       fauxrdma routes ring n0.hca1 n2.hca1 --nodes 4 --routing updn:roots=leaf1
       fauxrdma routes seed-rail8 n0.hca1 n1.hca2 --down leaf1->spine1:1

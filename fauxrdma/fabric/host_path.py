@@ -6,10 +6,10 @@ Memories of a host are told apart by number (:mod:`fauxrdma.memory.location`).
 from __future__ import annotations
 
 from fauxrdma.errors import FabricUnhealthy
-from fauxrdma.memory.location import HCA_MEMORY, HOST_MEMORY
+from fauxrdma.memory.location import HCA_MEMORY, HOST_MEMORY, gpu_memory
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 
-__all__ = ["links_to_hca", "memory_behind", "usual_memory"]
+__all__ = ["links_to_hca", "memory_behind", "memory_number", "usual_memory"]
 
 
 def usual_memory(topology: Topology, hca: Node) -> Node:
@@ -34,6 +34,13 @@ def memory_behind(topology: Topology, hca: Node, number: int | None = None) -> N
             f"GPU n - 1, {HOST_MEMORY} is host memory, {HCA_MEMORY} the HCA's own)"
         )
     return topology.gpu(hca.host or 0, number - 1)
+
+
+def memory_number(memory: Node) -> int:
+    """The number of a memory that `memory_behind` gives: of a GPU, a host memory, an HCA (its own)."""
+    if memory.kind is NodeKind.GPU:
+        return gpu_memory(memory.index)
+    return HCA_MEMORY if memory.kind is NodeKind.HCA else HOST_MEMORY
 
 
 def links_to_hca(topology: Topology, memory: Node, hca: Node) -> list[Link]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.fabric.host_path import links_to_hca, usual_memory
+from fauxrdma.fabric.host_path import links_to_hca, memory_number, usual_memory
 from fauxrdma.fabric.routing import FlowKey, Routes
 from fauxrdma.fabric.routing.minhop import by_switch_load
 from fauxrdma.fabric.subnet import SubnetManager
-from fauxrdma.topology.graph import Link, Node, NodeKind
+from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
 from fauxrdma.units import Rate
 
 __all__ = ["Hop", "TracedRoute", "parse_end", "trace_route"]
@@ -53,22 +53,42 @@ class TracedRoute:
 
 
 def parse_end(manager: SubnetManager, text: str) -> tuple[Node, Node]:
-    """(HCA, memory behind it) that `text` names: ``n0.hca1``, ``n3.gpu2`` (the HCA is the one it uses), a LID or a GID.
-    Raises ConfigError for what is no end of a route."""
+    """(HCA, memory behind it) that `text` names: ``n0.hca1`` (its usual memory), a LID or a GID; ``n3.gpu2`` by the HCA
+    it uses, ``n0.mem``, the host memory, by the node's first; ``n3.gpu2@hca5``, ``n0.mem@hca2`` and ``n0.dm@hca2``, the
+    HCA's own memory, by an HCA of the same node. Raises ConfigError for what is no end of a route."""
     topology = manager.topology
+    memory, at, hca = text.partition("@")
+    if at:
+        return _memory_by_hca(topology, memory, hca)
     node = topology.nodes.get(text)
     if node is None:
         lid = _lid_of(manager, text)
         node = manager.node(lid) if lid in manager.lids else None
+    if node is not None and node.kind is NodeKind.MEMORY:
+        return next(hca for hca in topology.hcas() if hca.host == node.host), node
     if node is None or node.kind not in (NodeKind.HCA, NodeKind.GPU):
         what = f"{text} is a {node.kind.value}" if node is not None else f"nothing is called {text}"
         raise ConfigError(
-            f"{topology.name}: {what}: a route's end is an HCA (n0.hca1), a GPU (n0.gpu0), an HCA's LID (1 to "
-            f"{len(topology.hcas())}) or its GID"
+            f"{topology.name}: {what}: a route's end is an HCA (n0.hca1), a GPU (n0.gpu0), host memory (n0.mem), an "
+            f"HCA's LID (1 to {len(topology.hcas())}) or its GID, or a memory by an HCA of its node (n0.mem@hca2)"
         )
     if node.kind is NodeKind.GPU:
         return topology.hca_of(node), node
     return node, usual_memory(topology, node)
+
+
+def _memory_by_hca(topology: Topology, memory: str, by: str) -> tuple[Node, Node]:
+    name, _, what = memory.partition(".")
+    hca = topology.nodes.get(f"{name}.{by}")
+    if hca is None or hca.kind is not NodeKind.HCA:
+        raise ConfigError(f"{topology.name}: {memory}@{by}: {name} has no HCA called {by}: write n0.mem@hca2")
+    node = hca if what == "dm" else topology.nodes.get(memory)
+    if node is None or (node is not hca and node.kind not in (NodeKind.GPU, NodeKind.MEMORY)):
+        raise ConfigError(
+            f"{topology.name}: {memory}@{by}: {memory} is no memory: there are {name}.mem, {name}.gpu0 to "
+            f"{name}.gpu{topology.gpus_per_host - 1}, and {name}.dm, the HCA's own"
+        )
+    return hca, node
 
 
 def _lid_of(manager: SubnetManager, text: str) -> int:
@@ -90,7 +110,8 @@ def trace_route(manager: SubnetManager, source: str, target: str, label: int = 0
     topology = manager.topology
     (hca_a, memory_a), (hca_b, memory_b) = parse_end(manager, source), parse_end(manager, target)
     slid, dlid = manager.lid(hca_a.name), manager.lid(hca_b.name)
-    path = manager.flow_path(FlowKey(slid, dlid, label))
+    ends = memory_number(memory_a), memory_number(memory_b)
+    path = manager.flow_path(FlowKey(slid, dlid, label), source=ends[0], target=ends[1])
     links = path.ways[0] if path.ways else path.links
     cables = [topology.links[link] for link in links if topology.links[link].kind == "cable"]
     reasons = _Reasons(manager.routes, label)
@@ -99,13 +120,15 @@ def trace_route(manager: SubnetManager, source: str, target: str, label: int = 0
         for link in links_to_hca(topology, memory_a, hca_a)
     ]
     before = manager.transport.tx_ns
+    inward = links_to_hca(topology, memory_b, hca_b)
     for number, cable in enumerate(cables, start=1):
-        until = manager.transport.latency_ns(topology, cables[:number]) - manager.transport.rx_ns
+        until = manager.transport.latency_ns(topology, cables[:number])
+        if inward or number < len(cables):  # else the HCA's own memory is where it ends
+            until -= manager.transport.rx_ns
         reason = "the HCA's only cable" if number == 1 else reasons.why(cable, dlid)
         added = until if number == 1 else until - before
         hops.append(_hop(manager, cable, added, reason))
         before = until
-    inward = links_to_hca(topology, memory_b, hca_b)
     takes_in = manager.transport.rx_ns + (0 if cables else manager.transport.tx_ns)
     for place, link in enumerate(reversed(inward)):
         back = topology.links[link.reverse]
@@ -120,8 +143,8 @@ def trace_route(manager: SubnetManager, source: str, target: str, label: int = 0
         engine=manager.routes.engine,
         lane=manager.routes.sl(slid, dlid) if cables else 0,
         switches=path.switches,
-        latency_ns=sum(hop.latency_ns for hop in hops),
-        rate=path.rate if path.ways else min(hop.rate for hop in hops),
+        latency_ns=manager.transport.latency_ns(topology, cables),
+        rate=path.rate,
         hops=tuple(hops),
     )
 

@@ -24,6 +24,18 @@ def test_a_route_hop_by_hop(cli: Any) -> None:
     assert "one of 10 ports that start a shortest way to leaf2" in done.stdout
 
 
+def test_a_route_between_memories(cli: Any) -> None:
+    done = cli("routes", "seed-rail8,gpudirect=off", "n0.mem@hca2", "n1.gpu0", "--format", "json")
+    route = json.loads(done.stdout)["route"]
+    assert (route["source"], route["target"], route["slid"], route["dlid"]) == ("n0.mem", "n1.gpu0", 2, 10)
+    assert [hop["to"] for hop in route["hops"]] == [
+        "n0.pcie0", "n0.hca2", "leaf2", "spine1", "leaf1", "n1.hca1", "n1.pcie0", "n1.mem", "n1.pcie0", "n1.gpu0",
+    ]  # fmt: skip
+    done = cli("routes", "seed-rail8", "n0.mem@hca17", "n1.gpu0")
+    assert done.returncode == 2
+    assert "n0 has no HCA called hca17" in done.stderr
+
+
 def test_json_is_the_path_of_the_tables(cli: Any) -> None:
     done = cli("routes", "fat-tree", "n0.hca1", "n3.hca2", "--nodes", "4", "--routing", "updn", "--format", "json")
     assert done.returncode == 0

@@ -107,6 +107,57 @@ def test_a_gpus_route_begins_at_that_gpu() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hca", "memory"),
+    [
+        ("n1.mem", "n1.hca1", "n1.mem"),
+        ("n1.mem@hca4", "n1.hca4", "n1.mem"),
+        ("n1.gpu7@hca2", "n1.hca2", "n1.gpu7"),
+        ("n1.dm@hca9", "n1.hca9", "n1.hca9"),
+    ],
+)
+def test_memories_are_ends_by_any_hca_of_their_node(text: str, hca: str, memory: str) -> None:
+    found = parse_end(SubnetManager(load_topology("seed-rail8", 2)), text)
+    assert (found[0].name, found[1].name) == (hca, memory)
+
+
+def test_a_route_runs_from_the_memory_to_the_memory_that_was_named() -> None:
+    manager = SubnetManager(load_topology("seed-rail8", 2))
+
+    def stops(source: str, target: str) -> str:
+        traced = trace_route(manager, source, target)
+        assert sum(hop.latency_ns for hop in traced.hops) == traced.latency_ns == 1060
+        return " ".join([traced.hops[0].at, *(hop.to for hop in traced.hops)])
+
+    assert stops("n0.mem", "n1.gpu1@hca1") == "n0.mem n0.pcie0 n0.hca1 leaf1 n1.hca1 n1.pcie0 n1.gpu1"
+    assert stops("n0.gpu2@hca1", "n1.dm@hca1") == "n0.gpu2 n0.pcie1 n0.mem n0.pcie0 n0.hca1 leaf1 n1.hca1"
+    assert stops("n0.dm@hca1", "n1.dm@hca1") == "n0.hca1 leaf1 n1.hca1"
+
+
+def test_a_link_crossed_twice_gives_half() -> None:
+    manager = SubnetManager(load_topology("fat-tree,gpudirect=off", 1))
+    assert round(trace_route(manager, "n0.gpu0", "n0.gpu0").rate.in_gbps) == 115
+    assert round(trace_route(manager, "n0.mem", "n0.mem").rate.in_gbps) == 230
+    inside = trace_route(manager, "n0.dm@hca1", "n0.dm@hca1")
+    assert (inside.hops, round(inside.rate.in_gbps), inside.latency_ns) == ((), 199, 900)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("n0.mem@hca17", "n0 has no HCA called hca17: write n0.mem@hca2"),
+        ("n0.mem@n0.hca1", "n0 has no HCA called n0.hca1"),
+        ("mem@hca1", "mem has no HCA called hca1"),
+        ("n0.gpu8@hca1", "n0.gpu8 is no memory: there are n0.mem, n0.gpu0 to n0.gpu7, and n0.dm"),
+        ("n0.pcie0@hca1", "n0.pcie0 is no memory"),
+        ("n0.hca2@hca1", "n0.hca2 is no memory"),
+    ],
+)
+def test_what_is_no_memory_of_a_node_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_end(SubnetManager(load_topology("seed-rail8", 2)), text)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [("leaf1", "leaf1 is a switch"), ("n9.hca1", "nothing is called n9.hca1"), ("999", "999"), ("fe80::1", "fe80::1")],
 )
