@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma import __version__
-from fauxrdma.cli import compare, devinfo, doctor, perf, place, plan, routes, run, topo
+from fauxrdma.cli import coll, compare, devinfo, doctor, perf, place, plan, routes, run, topo
 from fauxrdma.cli.options import JobCommand
 from fauxrdma.cli.output import print_error
 from fauxrdma.errors import FauxrdmaError
@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 app.command("compare", cls=JobCommand)(compare.compare)
 app.command("run", cls=JobCommand)(run.run)
+app.command("coll")(coll.coll)
 app.command("devinfo")(devinfo.devinfo)
 app.add_typer(topo.app, name="topo")
 app.command("routes")(routes.routes)
@@ -89,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = app(args=arguments, prog_name="fauxrdma", standalone_mode=False, obj=job)
         sys.stdout.flush()
+        if result == _INTERRUPTED:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except _Terminated as end:
         return int(end.code or 0)

@@ -21,7 +21,7 @@ from fauxrdma.collectives.channels import ChannelRoute
 from fauxrdma.collectives.fabric_cost import FabricCost, fabric_cost
 from fauxrdma.collectives.plan import Plan
 from fauxrdma.collectives.rank_paths import RankPaths
-from fauxrdma.collectives.request import FILE_PREFIX
+from fauxrdma.collectives.request import FILE_PREFIX, Request
 from fauxrdma.errors import ConfigError, FabricUnhealthy
 
 __all__ = ["PIECES", "Choice", "Crossover", "SelectionTable", "Selector", "rounded_size"]
@@ -169,7 +169,10 @@ class Selector:
             raise ConfigError(
                 f"there is no algorithm {algorithm!r} for {operation} by these ranks: choose {', '.join(names)}"
             )
-        request = replace(request, pieces=pieces)
+        return self.plan_of(replace(request, pieces=pieces), algorithm)
+
+    def plan_of(self, request: Request, algorithm: str) -> Plan | ChannelledPlan:
+        """The plan for any request of these ranks, cut over their channels as a communicator does it."""
         if self._routes and algorithm not in NEED_NODES:
             smaller = replace(request, slot_bytes=self._channel_slot_bytes)
             if (cut := over_channels(smaller, algorithm, self._routes)) is not None:

@@ -149,6 +149,11 @@ class PlanRunner:
         """Where all ranks sit. The first use waits until all ranks have made their communicator."""
         return self._mesh.layout
 
+    def fabric_now_ns(self) -> int:
+        """The time by which operations are recorded, in ns: fabric time, or wall time where nothing is shaped. It is
+        the same for all ranks on one host."""
+        return self._context.fabric_now_ns()
+
     @property
     def _meshes(self) -> tuple[PeerMesh, ...]:
         """The meshes in use: the main one and those of channels."""

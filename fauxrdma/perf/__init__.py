@@ -1,4 +1,5 @@
-"""perftest's measurements over emulated HCAs: bandwidth and latency of each operation, in fabric time."""
+"""perftest's measurements over emulated HCAs: bandwidth and latency of each operation, in fabric time;
+in `coll` nccl-tests' of collectives."""
 
 from fauxrdma.perf.kinds import TESTS, PerfTest
 from fauxrdma.perf.measuring import Row, measure

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fauxrdma.collectives.bus_bandwidth import bus_factor
 from fauxrdma.report.results import Collective, Distribution, Timing
 
 __all__ = [
     "Call",
     "RankOperation",
     "RankRecord",
-    "bus_factor",
     "match_calls",
     "read_rank_records",
     "summarise",
@@ -102,18 +102,6 @@ def match_calls(records: Sequence[RankRecord]) -> list[Call]:
         ]
     alone = [Call(o.op, o.nbytes, o.algorithm, o.start_ns, o.end_ns) for record in records for o in record.operations]
     return sorted(alone, key=lambda call: call.start_ns)
-
-
-def bus_factor(op: str, world_size: int) -> float | None:
-    """Bus bandwidth over algorithm bandwidth (REFERENCE E, nccl-tests); None for an operation that has none."""
-    n = world_size
-    if op == "all_reduce":
-        return 2 * (n - 1) / n
-    if op in ("reduce_scatter", "all_gather", "all_to_all"):
-        return (n - 1) / n
-    if op in ("broadcast", "reduce", "sendrecv"):
-        return 1.0
-    return None
 
 
 def _distribution(durations_ns: Sequence[int]) -> Distribution:

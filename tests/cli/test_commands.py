@@ -25,6 +25,7 @@ from fauxrdma.topology.presets import PRESETS
 COMMANDS = [
     ["compare"],
     ["run"],
+    ["coll"],
     ["devinfo"],
     ["doctor"],
     ["routes"],

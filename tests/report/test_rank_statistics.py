@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fauxrdma.collectives.bus_bandwidth import bus_factor
 from fauxrdma.report.rank_statistics import (
     Call,
     RankOperation,
     RankRecord,
-    bus_factor,
     match_calls,
     read_rank_records,
     summarise,
@@ -73,7 +73,17 @@ class TestBandwidth:
 
     @pytest.mark.parametrize(
         ("op", "factor"),
-        [("all_reduce", 1.75), ("reduce_scatter", 0.875), ("all_gather", 0.875), ("broadcast", 1.0), ("barrier", None)],
+        [
+            ("all_reduce", 1.75),
+            ("reduce_scatter", 0.875),
+            ("all_gather", 0.875),
+            ("gather", 0.875),
+            ("scatter", 0.875),
+            ("all_to_all", 0.875),
+            ("broadcast", 1.0),
+            ("sendrecv", 1.0),
+            ("barrier", None),
+        ],
     )
     def test_factors_for_eight_ranks(self, op: str, factor: float | None) -> None:
         assert bus_factor(op, 8) == factor
