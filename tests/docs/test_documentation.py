@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 from fauxrdma.ib.attributes import DeviceAttr
 from fauxrdma.ib.profiles import PROFILES, HcaProfile
+from fauxrdma.perf.coll import results as bench_results
+from fauxrdma.perf.coll.sweep import Sweep
 from fauxrdma.report import results
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -100,7 +102,14 @@ def test_every_field_of_the_json_file_is_documented(model: type[BaseModel]) -> N
     assert [name for name in model.model_fields if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("command", ["compare", "run", "devinfo", "plan"])
+def test_every_field_of_the_benchs_json_is_documented() -> None:
+    text = (REPOSITORY / "docs" / "cli.md").read_text()
+    models = [m for m in vars(bench_results).values() if isinstance(m, type) and issubclass(m, BaseModel)]
+    fields = {name for model in models if model not in (BaseModel, Sweep) for name in model.model_fields}
+    assert [name for name in sorted(fields) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "coll", "devinfo", "plan"])
 def test_every_option_is_documented(command: str) -> None:
     page = (REPOSITORY / "docs" / "cli.md").read_text()
     shown = run(f"fauxrdma {command} --help").stdout

@@ -77,4 +77,5 @@ def footer_lines(result: BenchResult) -> Iterable[str]:
     verdict = "FAILED" if result.out_of_bounds else "OK"
     yield f"# {'Out of bounds values':<20} : {result.out_of_bounds} {verdict}"
     yield f"# {'Avg bus bandwidth':<20} : {result.average_busbw_gb_per_s:g} "
+    yield from (f"# note: {note}" for note in result.notes)
     yield "#"
