@@ -8,6 +8,7 @@ from fauxrdma.verbs.completion import CQ, CompChannel
 from fauxrdma.verbs.device import AsyncEvent, Context, get_device_list, list_node
 from fauxrdma.verbs.device_memory import DM, DMMR, AllocDmAttr
 from fauxrdma.verbs.extended_cq import CQEX, CqInitAttrEx, PollCqAttr
+from fauxrdma.verbs.extended_qp import DataBuffer, QPEx, QPInitAttrEx
 from fauxrdma.verbs.memory import MR, PD, DmaBuf, DmaBufMR
 from fauxrdma.verbs.memory_windows import MW, MWBind, MWBindInfo, inc_rkey
 from fauxrdma.verbs.queue_pair import QP, QPInitAttr
@@ -33,6 +34,7 @@ __all__ = [
     "CompChannel",
     "Context",
     "CqInitAttrEx",
+    "DataBuffer",
     "DeviceAttr",
     "DmaBuf",
     "DmaBufMR",
@@ -43,7 +45,9 @@ __all__ = [
     "PortAttr",
     "QPAttr",
     "QPCap",
+    "QPEx",
     "QPInitAttr",
+    "QPInitAttrEx",
     "RecvWR",
     "SendWR",
     "SrqAttr",

@@ -240,7 +240,7 @@ class QP:
         """
         self._post_send(wrs)
 
-    def _post_send(self, wrs: Iterable[SendWR], of_type_1: bool = False) -> None:
+    def _post_send(self, wrs: Iterable[SendWR], of_type_1: bool = False, *, all_or_none: bool = False) -> None:
         if self.context._failures:
             self.context._failures.check("post_send")
         if self.context._staged:
@@ -257,6 +257,8 @@ class QP:
                         posted += 1
                         wr = wr.next_wr
             except (VerbsError, struct.error) as error:
+                if all_or_none:
+                    posted = self._sq_posted
                 raise refused("send", error, wr) from None
             finally:
                 if posted != self._sq_posted:
