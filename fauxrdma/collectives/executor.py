@@ -151,7 +151,6 @@ class PlanExecutor:
         "_channels",
         "_inboxes",
         "_itemsize",
-        "_last_out",
         "_outboxes",
         "_position",
         "_program",
@@ -198,7 +197,6 @@ class PlanExecutor:
             self._inboxes[peer], self._outboxes[peer] = channel.slot_views(dtype)
         self._base_in = {peer: channel.consumed for peer, channel in self._channels.items()}
         self._base_out = {peer: channel.sent for peer, channel in self._channels.items()}
-        self._last_out = {peer: count - 1 for peer, count in self._program.outgoing.items()}
 
     @staticmethod
     def _check_buffers(plan: Plan, lengths: Mapping[str, int], buffers: Mapping[str, Array]) -> None:
@@ -364,9 +362,9 @@ class PlanExecutor:
                 source, source_number = step.src.peer, self._base_in[step.src.peer] + step.src.index
                 channel.forward(number, self._channels[source], source_number)
         channel.sent += 1
-        # The last message to a peer reports its completion so that closing can wait for it.
-        completion = source is not None or step.index == self._last_out[step.peer]
         credits = channel.take_credits(MOST_CREDITS)
+        # Only a slot that is forwarded waits for a completion: each costs an acknowledgement and may wake this rank.
+        completion = source is not None
         return PutMessage(step.peer, number, nbytes, credits, source, source_number, completion, self._call)
 
     def _free(self, step: Free) -> bool:

@@ -392,9 +392,11 @@ class PeerMesh:
         """Wait until every put is acknowledged, for a few seconds at most."""
         deadline = time.monotonic() + DRAIN_S
         try:
-            while any(e.failure is None and not e.drained for e in self._far):
+            while waiting := [e for e in self._far if e.failure is None and not e.drained]:
                 if time.monotonic() > deadline:
                     return
+                for endpoint in waiting:
+                    endpoint.probe()  # its completion retires what was put before without asking for one
                 self.wait(0.1)
         except (FauxrdmaError, OSError):
             return
