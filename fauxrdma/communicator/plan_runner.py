@@ -248,7 +248,8 @@ class PlanRunner:
                 time.sleep(0.005)
             return bytes(self._store.get(self._call_key(peer))).decode()
         except Exception as error:  # a torch store raises its own kinds
-            return f"something that cannot be known ({error})"
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            return f"something that cannot be known ({first_line})"
 
     def _break(self, reason: str) -> None:
         """Nothing can follow; let the peers know, too."""

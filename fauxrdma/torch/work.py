@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fauxrdma.errors import CollectiveError
+from fauxrdma.torch.profiling import begin_event
 
 __all__ = ["CommunicationThread", "FauxrdmaWork"]
 
@@ -52,10 +53,13 @@ class FauxrdmaWork(_Work):
         self._lock = threading.Lock()
         self._trigger: Any = None
         self._future: Any = None
+        self._end_event = begin_event(name)
 
     def finish(self, error: BaseException | None, source_rank: int | None = None) -> None:
         """The operation has ended, with `error` or well; `source_rank` is where it came from, if that is known only
         now. Called once."""
+        if self._end_event is not None:
+            self._end_event()
         with self._lock:
             self._error = error
             if source_rank is not None:
