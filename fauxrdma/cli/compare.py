@@ -23,6 +23,7 @@ from fauxrdma.cli.options import (
     ProfileOption,
     RoutingOption,
     SeedOption,
+    ThresholdOption,
 )
 from fauxrdma.errors import ConfigError
 
@@ -91,6 +92,7 @@ def compare(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for comparison.json and report.html.")
     ] = Path("fauxrdma-out"),
+    threshold: ThresholdOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every line of every rank.")] = False,
     log_dir: LogDirOption = None,
     master_port: MasterPortOption = 0,
@@ -119,9 +121,12 @@ def compare(
     from fauxrdma.cli.job import JobSpec, run_on_fabric
     from fauxrdma.cli.output import console
     from fauxrdma.cli.progress import make_progress
+    from fauxrdma.cli.threshold_exit import fail_unless_met
     from fauxrdma.report.files import check_writable, compare_runs, write_report
+    from fauxrdma.report.thresholds import judge, parse_threshold
     from fauxrdma.topology.placement.choosing import parse_nodes
 
+    thresholds = [parse_threshold(text) for text in threshold or []]
     commands = [context.obj] if context.obj else []
     commands += [_words(text) for text in script or []]
     base = JobSpec(
@@ -149,13 +154,16 @@ def compare(
     check_writable(output)
     with make_progress([job.spec.called for job in jobs], verbose) as progress:
         runs = [run_on_fabric(job.spec, progress) for job in jobs]
+    runs = [run.model_copy(update={"thresholds": judge(run, thresholds)}) for run in runs]
     comparison = compare_runs(runs)
     json_path, html_path = write_report(comparison, {job.spec.called: job.topology for job in jobs}, output)
     if format_ is Format.JSON:
         print(comparison.model_dump_json(indent=2))
+        fail_unless_met(runs)
         return
     print_comparison(comparison, console())
     print(f"report: {html_path}   data: {json_path}")
+    fail_unless_met(runs)
 
 
 def print_comparison(comparison: Comparison, out: Console) -> None:

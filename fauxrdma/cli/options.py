@@ -26,6 +26,7 @@ __all__ = [
     "ProfileOption",
     "RoutingOption",
     "SeedOption",
+    "ThresholdOption",
     "TransportOption",
 ]
 
@@ -112,6 +113,16 @@ OnNodesOption = Annotated[
         "--on-nodes",
         metavar="0,3,5-7",
         help="The nodes that have ranks, in the order they are used.  [default: all]",
+        show_default=False,
+    ),
+]
+ThresholdOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="'METRIC >= LIMIT'",
+        help="Fail (exit code 1) unless this holds, as 'all_reduce.busbw >= 0.85 * line_rate' or 'step < 2ms'; may be "
+        "repeated.",
         show_default=False,
     ),
 ]

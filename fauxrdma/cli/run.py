@@ -24,6 +24,7 @@ from fauxrdma.cli.options import (
     ProfileOption,
     RoutingOption,
     SeedOption,
+    ThresholdOption,
     TransportOption,
 )
 
@@ -64,6 +65,7 @@ def run(
     prefix: Annotated[
         bool, typer.Option("--prefix/--no-prefix", help="Start every line with its node and rank, as [n0 r1].")
     ] = True,
+    threshold: ThresholdOption = None,
     log_dir: LogDirOption = None,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where the subnet manager listens; port 0 is any.")
@@ -82,15 +84,19 @@ def run(
       fauxrdma run seed-rail8 --clock none -- train.py --epochs 1
       fauxrdma run my-fabric.yaml --nodes 4 --output out -- -m my_package.train
       fauxrdma run seed-rail8 --nodes 4 --gpus 2 --placement rail-aligned --on-nodes 0,2-3 -- train.py
+      fauxrdma run fat-tree --threshold 'all_reduce.busbw >= 0.1 * line_rate' -- examples/train_digits.py
     """
     from rich.text import Text
 
     from fauxrdma.cli.job import JobSpec, check_job, run_on_fabric
     from fauxrdma.cli.output import console
+    from fauxrdma.cli.threshold_exit import fail_unless_met
     from fauxrdma.report.files import check_writable, compare_runs, write_report
     from fauxrdma.report.table import comparison_table
+    from fauxrdma.report.thresholds import judge, parse_threshold
     from fauxrdma.topology.placement.choosing import parse_nodes
 
+    thresholds = [parse_threshold(text) for text in threshold or []]
     spec = JobSpec(
         context.obj or [],
         fabric,
@@ -113,10 +119,12 @@ def run(
     if output is not None:
         check_writable(output)
     result = run_on_fabric(spec, _PassThrough(prefix, everything_to_stderr=format_ is Format.JSON))
+    result = result.model_copy(update={"thresholds": judge(result, thresholds)})
     comparison = compare_runs([result])
     paths = write_report(comparison, {result.name: topology}, output) if output is not None else None
     if format_ is Format.JSON:
         print(comparison.model_dump_json(indent=2))
+        fail_unless_met([result])
         return
     out = console()
     out.print(comparison_table([result]))
@@ -124,6 +132,7 @@ def run(
         out.print(Text.assemble(("note ", "bold red"), note))
     if paths is not None:
         print(f"report: {paths[1]}   data: {paths[0]}")
+    fail_unless_met([result])
 
 
 class _PassThrough:

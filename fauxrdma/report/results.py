@@ -18,6 +18,7 @@ __all__ = [
     "RankSeat",
     "Route",
     "RunResult",
+    "ThresholdOutcome",
     "Timing",
 ]
 
@@ -99,6 +100,16 @@ class Debt(_Model):
     samples: int
 
 
+class ThresholdOutcome(_Model):
+    """What became of one --threshold."""
+
+    text: str = Field(description="as given")
+    met: bool
+    measured: float | None = Field(description="in GB/s, ns, %, bytes or as printed; null without a figure")
+    limit: float | None = Field(description="in the same unit")
+    why: str = Field(description="both in words, or why there is no figure")
+
+
 class RunResult(_Model):
     """One job on one fabric."""
 
@@ -136,6 +147,7 @@ class RunResult(_Model):
     elapsed_ns: int = Field(description="of the run's clock, from the fabric's start to the report")
     wall_s: float = Field(description="wall time of the job, from the launch of the ranks to the end of the last")
     notes: list[str] = Field(description="what a reader must know before trusting the numbers")
+    thresholds: list[ThresholdOutcome] = Field(default_factory=list, description="what --threshold asked for")
 
     @property
     def time_name(self) -> str:
