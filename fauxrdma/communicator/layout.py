@@ -26,8 +26,10 @@ __all__ = [
     "Seat",
     "announce_seat",
     "data_gpu",
+    "fetch_seat",
     "learn_layout",
     "own_seat",
+    "seat_is_known",
 ]
 
 
@@ -35,6 +37,8 @@ class _Store(Protocol):
     def set(self, key: str, value: Any) -> Any: ...
 
     def get(self, key: str) -> Any: ...
+
+    def check(self, keys: list[str]) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ class Seat:
     leaf: str
     host: str
     rail: int | None = None
+
+    def beside(self, other: Seat) -> bool:
+        """Whether both are on one emulated node of one host: then NVLink joins them, and they may map the same
+        memory."""
+        return self.place.node == other.place.node and self.host == other.host
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Layout:
 
     def same_node(self, a: int, b: int) -> bool:
         """Whether ranks `a` and `b` are on one emulated node of one host: then NVLink joins them."""
-        return self.seats[a].place.node == self.seats[b].place.node and self.seats[a].host == self.seats[b].host
+        return self.seats[a].beside(self.seats[b])
 
     def may_share_memory(self, peer: int) -> bool:
         """Whether this rank and `peer` may map the same memory: one node, and one host with the same namespaces."""
@@ -151,18 +160,28 @@ def announce_seat(store: _Store, prefix: str, rank: int, seat: Seat) -> None:
     store.set(_key(prefix, rank), msgpack.packb(content, use_bin_type=True))
 
 
+def seat_is_known(store: _Store, prefix: str, rank: int) -> bool:
+    """Whether `rank` has said where it sits."""
+    return bool(store.check([_key(prefix, rank)]))
+
+
+def fetch_seat(store: _Store, prefix: str, rank: int) -> Seat:
+    """Where `rank` sits; waits until it has said so."""
+    node, gpu, hca, leaf, host, rail = msgpack.unpackb(bytes(store.get(_key(prefix, rank))), raw=False)
+    return Seat(RankPlace(node, gpu, hca), leaf, host, rail)
+
+
 def learn_layout(store: _Store, prefix: str, rank: int, world_size: int) -> Layout:
     """Where all ranks sit, once each has announced it. Raises CollectiveError when one does not within the store's
     timeout."""
     seats = []
     for other in range(world_size):
         try:
-            node, gpu, hca, leaf, host, rail = msgpack.unpackb(bytes(store.get(_key(prefix, other))), raw=False)
+            seats.append(fetch_seat(store, prefix, other))
         except FauxrdmaError:
             raise
         except Exception as error:  # a torch store raises its own kinds
             raise CollectiveError(
                 f"rank {rank} waited for rank {other} to say where it runs, and gave up: {error}; did that rank end?"
             ) from error
-        seats.append(Seat(RankPlace(node, gpu, hca), leaf, host, rail))
     return Layout(rank, tuple(seats))

@@ -134,8 +134,9 @@ class Messenger(PlanRunner):
         with self._message_lock:
             if self._messages is None:
                 self._messages = MessageThread(
-                    self._context, self._store, self._prefix, self.rank, self.world_size, self._mesh.gpu
-                )
+                    self._context, self._store, self._prefix, self.rank, self.world_size,
+                    gpu=self._mesh.gpu, port=self._mesh.port, share_memory=self._share_memory,
+                )  # fmt: skip
             return self._messages
 
     def close(self) -> None:

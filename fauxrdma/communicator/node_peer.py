@@ -15,9 +15,11 @@ from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import PutMessage
 from fauxrdma.communicator.bell import Bell, BellRope
 from fauxrdma.communicator.endpoint import check_staging
+from fauxrdma.communicator.layout import Seat
 from fauxrdma.communicator.shared_inbox import SharedInbox
 from fauxrdma.fabric.peer_port import PeerPort
-from fauxrdma.fabric.peer_way import PeerWay
+from fauxrdma.fabric.peer_way import PeerWay, peer_way
+from fauxrdma.verbs import Context
 
 __all__ = ["NodePeer"]
 
@@ -41,6 +43,8 @@ class NodePeer:
         self.timed = False
         self.sent_bytes = 0
         """Payload put since the beginning."""
+        self._counted = 0  # of these, told to the fabric's counters
+        self._gpus = (0, 0)
         self.pid = 0
         self.exit_fd = -1
         """Readable once the peer's process has ended."""
@@ -69,6 +73,14 @@ class NodePeer:
         self._outbox = SharedInbox.attach(self.pid, remote["inbox"], self._slots, self._slot_bytes)
         self.channel = Channel(self.peer, self._slots, self._slot_bytes, self._inbox.memory, self._outbox.memory)
 
+    def place(self, context: Context, here: Seat, there: Seat) -> None:
+        """Messages take the way between the GPUs of two seats of this node, and the time that it takes unless the
+        context's clock is none; between ranks on one GPU there is none."""
+        self._gpus = (here.place.gpu, there.place.gpu)
+        if here.place.gpu != there.place.gpu:
+            self.way = peer_way(context.host_shape, context.node, *self._gpus)
+        self.timed = context.clock != "none"
+
     # Sending.
 
     def put(self, message: PutMessage, source: Channel | None, now_ns: int) -> None:
@@ -96,6 +108,19 @@ class NodePeer:
         assert self._rope is not None
         self._inbox.give_back(count)
         self._rope.ring()
+
+    @property
+    def drained(self) -> bool:
+        """Whether every message put is with the peer: it is in its memory."""
+        return True
+
+    def count_traffic(self, context: Context) -> None:
+        """Tell the fabric's counters what was put since the last time."""
+        nbytes = self.sent_bytes - self._counted
+        if nbytes and self.way is not None:
+            self._counted += nbytes
+            busy_ns = round(nbytes / self.way.bytes_per_ns) if self.timed else 0
+            context.count_peer_traffic(*self._gpus, nbytes, busy_ns)
 
     # Receiving.
 

@@ -20,6 +20,7 @@ from fauxrdma.communicator.call import Call
 from fauxrdma.communicator.channel_set import ChannelSet, channel_slot_bytes
 from fauxrdma.communicator.layout import Layout
 from fauxrdma.communicator.mesh import PeerMesh, Store
+from fauxrdma.communicator.peer_set import COUNT_EVERY_S
 from fauxrdma.communicator.plan_execution import execute
 from fauxrdma.communicator.rendezvous import RendezvousStore
 from fauxrdma.communicator.settings import CollectiveSettings
@@ -35,10 +36,6 @@ CALL_WAIT_S = 1.0
 """How long a rank waits to hear what a peer called that disagrees with it, in wall time."""
 CALL_NOTICE_S = 4.0
 """The same once it has left, which a peer that waits for it notices by the retries of its queue pair."""
-
-
-COUNT_EVERY_S = 0.5
-"""How often ranks of a node tell the fabric's counters what they sent each other, in wall time."""
 
 
 def open_context(allowed: HcaFilter) -> Context:
@@ -89,6 +86,7 @@ class PlanRunner:
         self._slot_bytes = slot_bytes
         self._lanes = lanes
         shared = settings.share_memory if share_memory is None else share_memory
+        self._share_memory = shared
         intra_node = NVLINK if shared else HCA
         self._choice = AlgorithmChoice(slot_bytes=slot_bytes, lanes=lanes, intra_node=intra_node)
         self._calls = 0

@@ -84,17 +84,20 @@ def test_a_mismatch_is_told_to_both(lab: LocalLab) -> None:
 def test_a_receive_that_nobody_answers_ends_in_time_and_says_what_it_was(lab: LocalLab) -> None:
     def work(communicator: Communicator) -> str:
         began = time.monotonic()
+        source = 1 - communicator.rank if communicator.rank else None
         with pytest.raises(CollectiveError) as caught:
-            communicator.recv(np.zeros(3, "f4"), 1 - communicator.rank if communicator.rank else None, tag=8)
+            communicator.irecv(np.zeros(3, "f4"), source, tag=8, timeout_s=1.0).wait()
         assert 0.9 < time.monotonic() - began < 5
+        communicator.barrier()  # who leaves first would be the other's reason
         return str(caught.value)
 
-    texts = all_well(run_ranks(lab, 2, work, timeout_s=1.0))
+    texts = all_well(run_ranks(lab, 2, work))
     assert texts[0] == "rank 0: 3 elements of <f4 under tag 8 with any rank not done after 1 s"
     assert texts[1].startswith("rank 1: 3 elements of <f4 under tag 8 with rank 0")
 
 
-def test_a_rank_that_leaves_fails_who_waits_for_it(lab: LocalLab) -> None:
+@pytest.mark.parametrize(("share_memory", "over"), [(True, "shared memory (path n0.gpu"), (False, "queue pair")])
+def test_a_rank_that_leaves_fails_who_waits_for_it(lab: LocalLab, share_memory: bool, over: str) -> None:
     def work(communicator: Communicator) -> str | None:
         array = np.zeros(4)
         if communicator.rank == 0:
@@ -105,8 +108,8 @@ def test_a_rank_that_leaves_fails_who_waits_for_it(lab: LocalLab) -> None:
             communicator.recv(array, 0)
         return str(caught.value)
 
-    outcome = all_well(run_ranks(lab, 2, work, timeout_s=30.0))[1]
-    assert outcome.startswith("rank 1 lost rank 0: queue pair")
+    outcome = all_well(run_ranks(lab, 2, work, timeout_s=30.0, share_memory=share_memory))[1]
+    assert outcome.startswith(f"rank 1 lost rank 0: {over}")
 
 
 def test_refusals(lab: LocalLab) -> None:

@@ -37,7 +37,6 @@ class Predictor:
     def __init__(self, manager: SubnetManager, places: Sequence[RankPlace], settings: CollectiveSettings) -> None:
         self._settings = settings
         self._paths = RankPaths(manager, places, NVLINK if settings.share_memory else HCA)
-        self._message_paths = RankPaths(manager, places, HCA)
         self._ranks = Ranks.of(manager.topology, places, SLOT_BYTES, LANES)
         self._has_rails = bool(rails_of(manager.topology))
         self._selector = Selector(
@@ -110,7 +109,7 @@ class Predictor:
         return fabric_cost(self._plan(request, algorithm, pieces), request.itemsize, self._paths).predicted_ns
 
     def _played_messages(self, nbytes: int) -> int:
-        return fabric_cost(sendrecv_plan(nbytes, self._paths.world_size), 1, self._message_paths).predicted_ns
+        return fabric_cost(sendrecv_plan(nbytes, self._paths.world_size), 1, self._paths).predicted_ns
 
     def _request(self, case: Case) -> Request:
         n, count = case.world_size, case.count
