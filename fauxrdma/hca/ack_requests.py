@@ -12,7 +12,7 @@ __all__ = ["AckRequests"]
 _EVERY_FRAMES = 32
 _EVERY_BYTES = 256 * 1024
 _PATIENT_TIMEOUT = 12
-"""From this ACK timeout (16.8 ms) on, an acknowledgement nobody waits for may be collected for a millisecond."""
+"""From this ACK timeout (16.8 ms) on, an acknowledgement nobody waits for may be collected for some milliseconds."""
 
 
 @dataclass(slots=True)
