@@ -1,4 +1,5 @@
-"""Where every rank of a communicator sits: node, GPU, HCA, rail, and who may share memory with whom.
+"""Where every rank of a communicator sits: node, GPU, HCA, rail, who may share memory with whom; and that their
+settings agree.
 
 Each rank knows its own place, from its HCA and its environment; all learn all places in one exchange through the
 rendezvous store. The ranks are the communicator's own, which for a sub-group of a job are not the job's: this is why
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import msgpack
 
+from fauxrdma.communicator.settings.agreement import check_agreement
 from fauxrdma.errors import CollectiveError, ConfigError, FauxrdmaError
 from fauxrdma.runtime.host_identity import host_identity
 from fauxrdma.topology.rails import rails_by_leaves
@@ -44,12 +46,13 @@ class _Store(Protocol):
 @dataclass(frozen=True, slots=True)
 class Seat:
     """What one rank tells the others: its place, the leaf switch of its HCA, and the identity of its host. `rail` is
-    one that the user gave it; None: whatever the leaves say."""
+    one that the user gave it; None: whatever the leaves say. `settings` are those that all ranks must have the same."""
 
     place: RankPlace
     leaf: str
     host: str
     rail: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def beside(self, other: Seat) -> bool:
         """Whether both are on one emulated node of one host: then NVLink joins them, and they may map the same
@@ -156,7 +159,7 @@ def _key(prefix: str, rank: int) -> str:
 def announce_seat(store: _Store, prefix: str, rank: int, seat: Seat) -> None:
     """Tell the others where this rank sits, under a key of `store` that begins with `prefix`."""
     place = seat.place
-    content = [place.node, place.gpu, place.hca, seat.leaf, seat.host, seat.rail]
+    content = [place.node, place.gpu, place.hca, seat.leaf, seat.host, seat.rail, dict(seat.settings)]
     store.set(_key(prefix, rank), msgpack.packb(content, use_bin_type=True))
 
 
@@ -167,13 +170,13 @@ def seat_is_known(store: _Store, prefix: str, rank: int) -> bool:
 
 def fetch_seat(store: _Store, prefix: str, rank: int) -> Seat:
     """Where `rank` sits; waits until it has said so."""
-    node, gpu, hca, leaf, host, rail = msgpack.unpackb(bytes(store.get(_key(prefix, rank))), raw=False)
-    return Seat(RankPlace(node, gpu, hca), leaf, host, rail)
+    node, gpu, hca, leaf, host, rail, settings = msgpack.unpackb(bytes(store.get(_key(prefix, rank))), raw=False)
+    return Seat(RankPlace(node, gpu, hca), leaf, host, rail, settings)
 
 
 def learn_layout(store: _Store, prefix: str, rank: int, world_size: int) -> Layout:
     """Where all ranks sit, once each has announced it. Raises CollectiveError when one does not within the store's
-    timeout."""
+    timeout, ConfigError when their settings differ."""
     seats = []
     for other in range(world_size):
         try:
@@ -184,4 +187,5 @@ def learn_layout(store: _Store, prefix: str, rank: int, world_size: int) -> Layo
             raise CollectiveError(
                 f"rank {rank} waited for rank {other} to say where it runs, and gave up: {error}; did that rank end?"
             ) from error
+    check_agreement([seat.settings for seat in seats])
     return Layout(rank, tuple(seats))

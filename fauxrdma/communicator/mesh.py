@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fauxrdma.collectives.executor import Action, PutMessage, ReturnCredits
@@ -55,6 +56,7 @@ class PeerMesh(PeerSet):
     `store` carries the addresses, under keys beginning with `prefix`. `rail`: that of the HCA, if the user gave it one.
     `beside`: the rank's main mesh, where this one is of another channel. `share_memory` False: peers on the same node
     are reached over the HCAs, too; the same on all ranks. `gpu`: the one whose memory the data is in, if the user said.
+    `settings`: what must be the same on all ranks, which is checked when they first connect.
     Raises VerbsError when the HCA does not give what is needed.
     """
 
@@ -72,6 +74,7 @@ class PeerMesh(PeerSet):
         beside: PeerMesh | None = None,
         share_memory: bool = True,
         gpu: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._world_size = world_size
         self._layout: Layout | None = None if beside is None else beside.layout
@@ -89,7 +92,7 @@ class PeerMesh(PeerSet):
         )  # fmt: skip
         if seat is not None:
             try:
-                announce_seat(store, prefix, rank, seat)
+                announce_seat(store, prefix, rank, replace(seat, settings=settings or {}))
             except BaseException:
                 self.close()
                 raise
@@ -105,11 +108,13 @@ class PeerMesh(PeerSet):
     # Connections.
 
     def connect(self, peers: Iterable[int]) -> None:
-        """Make the queue pairs to those of `peers` that have none. Both ends come here for the same plan."""
+        """Make the queue pairs to those of `peers` that have none. Both ends come here for the same plan. Raises
+        ConfigError when the ranks' settings differ: before the first message, which would be of another plan."""
         new = [peer for peer in peers if peer not in self.endpoints]
         if not new:
             return
-        near = self._connect_near([peer for peer in new if self._share_memory and self.layout.may_share_memory(peer)])
+        layout = self.layout
+        near = self._connect_near([peer for peer in new if self._share_memory and layout.may_share_memory(peer)])
         self._connect_far([peer for peer in new if peer not in near])
 
     def _connect_far(self, new: list[int]) -> None:

@@ -24,6 +24,7 @@ from fauxrdma.communicator.peer_set import COUNT_EVERY_S
 from fauxrdma.communicator.plan_execution import execute
 from fauxrdma.communicator.rendezvous import RendezvousStore
 from fauxrdma.communicator.settings import CollectiveSettings
+from fauxrdma.communicator.settings.agreement import shared_settings
 from fauxrdma.communicator.settings.hca_filter import HcaFilter
 from fauxrdma.communicator.statistics import Operation, RankStatistics, process_statistics
 from fauxrdma.errors import CallMismatch, CollectiveError, ConfigError, ProtocolError, VerbsError
@@ -92,9 +93,11 @@ class PlanRunner:
         self._calls = 0
         self._call: Call | None = None
         self._broken: str | None = None
+        self._disagreed = False  # about settings: the others find out by the store, which therefore stays a while
         self._closed = False
         self._store = store
         self._prefix = prefix
+        told = shared_settings(settings, share_memory=shared, slots=slots, slot_bytes=slot_bytes, lanes=lanes)
         self._announcer = Announcer() if rank == 0 and settings.verbose else None
         self._owns_context = context is None
         self._context = open_context(settings.hcas) if context is None else context
@@ -103,6 +106,7 @@ class PlanRunner:
             return PeerMesh(
                 rank, world_size, store, context=over, prefix=prefix, slots=slots, slot_bytes=slot_bytes,
                 rail=settings.hcas.rail(over.hca.name), beside=beside, share_memory=shared, gpu=gpu,
+                settings=told,
             )  # fmt: skip
 
         try:
@@ -178,7 +182,8 @@ class PlanRunner:
             deadline = time.monotonic() + self.timeout_s
             self._execute(plan, buffers, arithmetic, nbytes, deadline)
             end_ns = self._context.fabric_now_ns()
-        except CollectiveError as error:
+        except (CollectiveError, ConfigError) as error:
+            self._disagreed = isinstance(error, ConfigError)
             self._break(str(error))
             raise
         except CallMismatch as error:
@@ -273,7 +278,7 @@ class PlanRunner:
         if self._owns_context:
             self._context.close()
         if self._own_store is not None:
-            if self._broken is None:
+            if self._broken is None or self._disagreed:
                 self._own_store.close()
             else:
                 self._own_store.close(leave_s=0.0)
