@@ -24,7 +24,7 @@ from fauxrdma.ib.enums import AethSyndrome, NakCode, QpState, SendFlags, WcStatu
 from fauxrdma.ib.work import WC, WC_OPCODE_OF, failed
 from fauxrdma.memory.regions import Fault, KeyTable
 from fauxrdma.memory.spans import Piece, Unreachable, store
-from fauxrdma.wire.headers import Frame, psn_add, psn_diff
+from fauxrdma.wire.headers import PSN_MASK, Frame, psn_add, psn_diff
 
 __all__ = ["Requester"]
 
@@ -39,8 +39,11 @@ _READ = int(WrOpcode.IBV_WR_RDMA_READ)
 _SIGNALED = int(SendFlags.IBV_SEND_SIGNALED)
 _FENCE = int(SendFlags.IBV_SEND_FENCE)
 
-_MAX_UNACKED_PACKETS = 1 << 22
-"""Stay far from half the PSN space, where old and new could not be told apart."""
+_HALF = 1 << 23
+"""Not more than half of all PSNs may be outstanding, or old and new could not be told apart (IBTA vol. 1, 9.7.2). A
+message of 2^31 B at a path MTU of 256 takes as many."""
+_MAX_UNACKED_PACKETS = _HALF >> 1
+"""With so many outstanding no request is begun: another as long still fits."""
 
 
 class Requester:
@@ -158,7 +161,7 @@ class Requester:
         if self.cut_i < len(self.wqes):
             wqe = self.wqes[self.cut_i]
         else:
-            if self.wqes and psn_diff(self.next_psn, self.wqes[0].first_psn) > _MAX_UNACKED_PACKETS:
+            if self.wqes and self.next_psn - self.wqes[0].first_psn & PSN_MASK > _MAX_UNACKED_PACKETS:
                 return None
             fetched = self.qp.sq.fetch()
             if fetched is None:
@@ -166,8 +169,11 @@ class Requester:
             wqe = fetched
             self.wqes.append(wqe)
         if not wqe.checked:
-            wqe.checked = True
             packets = check_request(wqe, self.qp, self.keys)
+            others = self.next_psn - self.wqes[0].first_psn & PSN_MASK if len(self.wqes) > 1 else 0
+            if others and others + packets > _HALF:
+                return self._current() if self._ask_again() else None
+            wqe.checked = True
             wqe.first_psn = self.next_psn
             # A request that failed stands where its first packet would have been; a local one before it.
             wqe.last_psn = wqe.first_psn if wqe.failure is not None else psn_add(wqe.first_psn, packets - 1)
@@ -232,7 +238,8 @@ class Requester:
         """Whether nothing that could carry the request for an acknowledgement follows what was just cut."""
         for wqe in self.wqes[self.cut_i :]:
             if not wqe.executed:
-                return wqe.failure is not None or (self.qp.state == _SQD and not wqe.begun)
+                waits = not wqe.checked  # until less is outstanding
+                return wqe.failure is not None or waits or (self.qp.state == _SQD and not wqe.begun)
         return not len(self.qp.sq) or self.qp.state == _SQD
 
     def _go_back(self, psn: int) -> None:
@@ -314,24 +321,23 @@ class Requester:
         kind = frame.syndrome & 0x60
         code = frame.syndrome & 0x1F
         if kind == AethSyndrome.ACK:
-            if psn_diff(frame.psn, self.acked_psn) > 0 and psn_diff(self.next_psn, frame.psn) > 0:
-                self._advance(frame.psn)
+            if self._is_unacked(frame.psn):
+                self.acked_psn = frame.psn
                 self._progress(now)
                 self._retire(now, out)
             return self.fatal_nak(now, out)
         # Both NAK kinds acknowledge everything before their PSN.
-        before = psn_add(frame.psn, -1)
-        if psn_diff(self.next_psn, frame.psn) <= 0:
-            return None
-        if psn_diff(before, self.acked_psn) < 0:
+        oldest = self.wqes[0]
+        if not self._is_unacked(frame.psn):
             # Stale, unless it ends a READ that is being answered while a later request is acknowledged already.
-            oldest = self.wqes[0]
             if kind == AethSyndrome.RNR_NAK or code == NakCode.PSN_SEQUENCE_ERROR or oldest.opcode not in ANSWERED:
                 return None
-            if psn_diff(frame.psn, oldest.first_psn) < 0:
+            begun = self.next_psn - oldest.first_psn & PSN_MASK if oldest.begun else 0
+            if frame.psn - oldest.first_psn & PSN_MASK >= begun:
                 return None
-        if psn_diff(before, self.acked_psn) > 0:
-            self._advance(before)
+        before = psn_add(frame.psn, -1)
+        if self._is_unacked(before):
+            self.acked_psn = before
             self._progress(now)
             self._retire(now, out)
         if kind == AethSyndrome.RNR_NAK:
@@ -366,8 +372,12 @@ class Requester:
         self.qp.last_error = note or f"the responder refused PSN {psn}"
         return status
 
+    def _is_unacked(self, psn: int) -> bool:
+        """Whether a packet with this PSN has its turn after those acknowledged and before those of requests to come."""
+        return 0 < psn - self.acked_psn & PSN_MASK < self.next_psn - self.acked_psn & PSN_MASK
+
     def _advance(self, psn: int) -> None:
-        if psn_diff(psn, self.acked_psn) > 0:
+        if self._is_unacked(psn):
             self.acked_psn = psn
 
     def _progress(self, now: int) -> None:
@@ -390,7 +400,7 @@ class Requester:
             if wqe.opcode in ANSWERED:
                 if not wqe.answered:
                     break
-            elif psn_diff(wqe.last_psn, self.acked_psn) > 0:
+            elif self._is_unacked(wqe.last_psn):
                 break
             done += 1
             if wqe.flags & _SIGNALED or self.qp.sq_sig_all:
