@@ -81,7 +81,16 @@ def test_a_refusal_of_its_first_packet_is_heard(memory: memoryview) -> None:
 def test_no_more_than_half_of_all_psns_is_outstanding(memory: memoryview, behind: int) -> None:
     """The first is under a quarter of the PSNs, so that the second is begun beside it if that fits."""
     requests = [(WRITE, 1000 << 20, True), (behind, MOST, True), (WRITE, 5, True)]
-    assert run(memory, requests) == [IBV_WC_SUCCESS] * 3
+    frames: list[tuple[int, int]] = []
+
+    def rule(frame: Frame) -> str:
+        frames.append((frame.slid, frame.psn))
+        return "ok"
+
+    assert run(memory, requests, rule) == [IBV_WC_SUCCESS] * 3
+    second = (frames[0][1] + (1000 << 20) // 256) & 0xFFFFFF
+    before = frames[: frames.index((1, second))]
+    assert (2, (second - 1) & 0xFFFFFF) in before, "the second was begun before the first was acknowledged"
 
 
 def test_an_acknowledgement_of_its_last_packet_alone_is_enough(memory: memoryview) -> None:

@@ -143,8 +143,10 @@ MUTANTS: list[Mutant] = [
     Mutant("go back to the start of the message", REQUESTER,
            "            wqe.sent = max(0, psn_diff(psn, wqe.first_psn)) * self.qp.mtu\n", "            wqe.sent = 0\n", RC_TESTS),
     Mutant("an old ACK counts", REQUESTER,
-           "            if psn_diff(frame.psn, self.acked_psn) > 0 and psn_diff(self.next_psn, frame.psn) > 0:\n",
+           "            if self._is_unacked(frame.psn):\n",
            "            if psn_diff(frame.psn, self.acked_psn) > 0:\n", RC_TESTS),
+    Mutant("half of all PSNs are too many", REQUESTER, "if others and others + packets > _HALF:", "if False:",
+           ("tests/hca/test_long_messages.py",)),
     Mutant("the fence is ignored", REQUESTER, "(wqe.flags & _FENCE and not wqe.cut)", "False", A2),
     # ---- who talks to whom ----
     Mutant("frames of strangers are heard", ENGINE,
