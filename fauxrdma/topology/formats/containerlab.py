@@ -57,8 +57,9 @@ def write_containerlab(topology: Topology) -> str:
         lines += _node(called[name], node, index[node["tier"]])
     lines += [f"    n{host}: {{group: host}}" for host in records.insides]
     lines.append("  links:")
+    names = {new: name for name, new in called.items()}
     for cable in records.cables:
-        lines += _link(cable, called)
+        lines += _link(cable, called, names)
     return "\n".join([*lines, ""])
 
 
@@ -72,11 +73,11 @@ def _node(name: str, node: Record, index: int) -> list[str]:
     return [f"    {name}:", f"      group: {group}", *_labels(labels, "      ")]
 
 
-def _link(cable: Record, called: dict[str, str]) -> list[str]:
+def _link(cable: Record, called: dict[str, str], names: dict[str, str]) -> list[str]:
     ends = [_endpoint(cable[side], cable[f"{side}_port"], called) for side in ("src", "dst")]
     labels = {"rate": f"{cable['rate_bps'] / 1e9:g}Gbps", "length": f"{cable['length_m']:g}m"}
     labels = {key: value for key, value in labels.items() if re.match(r"^[0-9.]+[A-Za-z]+$", value)}
-    said = overlay(_implied_cable(ends, labels, {new: name for name, new in called.items()}), cable)
+    said = overlay(_implied_cable(ends, labels, names), cable)
     if said:
         labels[_LABEL] = note(said)
     return [f"    - endpoints: [{', '.join(_quoted(end) for end in ends)}]", *_labels(labels, "      ")]

@@ -73,11 +73,12 @@ def _plain(value: object) -> bool:
 
 
 def _data(record: Record, keys: dict[str, tuple[str, str]]) -> Iterator[str]:
-    for name, (key, _) in keys.items():
+    for name, (key, kind) in keys.items():
         value = record.get(name)
         if value is not None:
             text = json.dumps(value) if key.startswith(_JSON) else _said(value)
-            yield f"<data{attributes({'key': key})}>{escaped(text)}</data>"
+            number = kind in ("long", "double", "boolean")  # has nothing to escape
+            yield f'<data key="{key}">{text if number else escaped(text)}</data>'
 
 
 def _said(value: Any) -> str:

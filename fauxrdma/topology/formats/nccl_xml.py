@@ -58,8 +58,11 @@ class _Writer:
             for number, cable in enumerate(records.cables)
             if cable["src"] in self._lid and cable["kind"] == "cable"
         }
-        order = [number for number, _ in self._cable.values()]
-        rest = [number for number in range(len(records.cables)) if number not in set(order)]
+        self._inside: dict[tuple[int | None, NodeKind], list[Node]] = {}
+        for node in topology.nodes.values():
+            self._inside.setdefault((node.host, node.kind), []).append(node)
+        at_nets = {number for number, _ in self._cable.values()}
+        rest = [number for number in range(len(records.cables)) if number not in at_nets]
         self._numbered = rest + [self._cable[hca][0] for hca in self._in_order()] != list(range(len(records.cables)))
 
     def _in_order(self) -> Iterator[str]:
@@ -78,7 +81,7 @@ class _Writer:
         ]
 
     def _of(self, host: int, kind: NodeKind) -> list[Node]:
-        return [node for node in self._topology.nodes.values() if node.host == host and node.kind is kind]
+        return self._inside.get((host, kind), [])
 
     def _below(self, pcie: Node, kind: NodeKind) -> list[Node]:
         peers = (self._topology.nodes[link.dst] for link in self._topology.links_from(pcie.name) if link.kind == "pcie")

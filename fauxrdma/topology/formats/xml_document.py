@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
@@ -16,6 +17,9 @@ COMMENT = "#comment"
 """The tag of a comment; its content is `text`."""
 
 MAX_DEPTH = 64
+
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""What XML 1.0 cannot hold (2.2)."""
 
 
 @dataclass(slots=True)
@@ -95,11 +99,9 @@ def attributes(pairs: dict[str, object]) -> str:
 
 def checked_text(text: str) -> str:
     """`text`, which XML must be able to hold. Raises ConfigError for control characters and lone surrogates."""
-    bad = next(
-        (c for c in text if (c < " " and c not in "\t\n\r") or "\ud800" <= c <= "\udfff" or c in "\ufffe\uffff"), ""
-    )
-    if bad:
-        raise ConfigError(f"{text[:60]!r} cannot be written as XML: it has no way to say the character {bad!r}")
+    bad = _NOT_XML.search(text)
+    if bad is not None:
+        raise ConfigError(f"{text[:60]!r} cannot be written as XML: it has no way to say the character {bad[0]!r}")
     return text
 
 
