@@ -35,6 +35,7 @@ from fauxrdma.fabric.routing import Routes
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.ib.enums import PortState
 from fauxrdma.topology.graph import Link, NodeKind, Topology
+from fauxrdma.topology.ip_subnets import ip_subnets, links_into_routers
 
 __all__ = ["LivingSubnet", "Sweep", "SweepTiming", "Way", "changed_entries"]
 
@@ -89,7 +90,7 @@ class Sweep:
 @dataclass(frozen=True, slots=True)
 class Way:
     """Where packets from one HCA to another go now: the links they cross, and where they are lost ("" if they are not):
-    a link that is down, or a switch without an entry."""
+    a link that is down, a switch without an entry, or a router that cannot forward packets of their kind."""
 
     links: tuple[int, ...]
     lost_at: str
@@ -118,6 +119,8 @@ class LivingSubnet:
         self._running: _Running | None = None
         self._members: dict[int, frozenset[int]] = {}  # multicast LID to the LIDs of HCAs
         self._trees: dict[int, MulticastTree] = {}
+        self.ip_subnets = ip_subnets(self._topology)
+        self._walls = frozenset() if manager.transport.routable else links_into_routers(self._topology)
 
     # -- links
 
@@ -230,7 +233,7 @@ class LivingSubnet:
 
     def deliver(self, slid: int, group: int) -> Delivery:
         """Where a datagram from an HCA to a group goes now. Raises FabricUnhealthy for a LID that is not an HCA's."""
-        return self.tree(group).deliver(slid, self._changed_ns.keys())
+        return self.tree(group).deliver(slid, self._changed_ns.keys() | self._walls)
 
     # -- ways
 
@@ -241,6 +244,8 @@ class LivingSubnet:
             if link in self._changed_ns:
                 return Way(tuple(crossed), self._topology.links[link].name)
             crossed.append(link)
+            if link in self._walls:
+                return Way(tuple(crossed), self._topology.links[link].dst)
         return Way(tuple(crossed), "")
 
     def way(self, slid: int, dlid: int) -> Way:
@@ -255,6 +260,8 @@ class LivingSubnet:
             if link.id in self._changed_ns:
                 return Way(tuple(links), link.name)
             links.append(link.id)
+            if link.id in self._walls:
+                break
             if link.dst == target.name:
                 return Way((*links, *host_out), "")
             port = self.manager.tables[link.dst].get(dlid)

@@ -1,8 +1,9 @@
 """The GID table of a port (IBTA vol. 1, 4.1.1; annexes A16 and A17 for RoCE).
 
-An InfiniBand port has its default GID, subnet prefix and GUID, at index 0. A port of Ethernet link layer has each of
-its addresses twice, once for RoCE v1 and once for RoCE v2: first the link-local one, made of the MAC address, then the
-IPv4 address as ::ffff:a.b.c.d.
+An InfiniBand port has its default GID, subnet prefix and GUID, at index 0. A RoCE port has its link-local address, made
+of the MAC address, then its IPv4 address as ::ffff:a.b.c.d, each once for RoCE v1 and, unless the fabric speaks only
+that, once for RoCE v2. An iWARP port has one entry, which is its MAC address and zeros (as the drivers siw and cxgb4
+fill it).
 """
 
 from __future__ import annotations
@@ -11,12 +12,23 @@ import ipaddress
 from dataclasses import dataclass
 
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
-from fauxrdma.ib.enums import GidType, LinkLayer
+from fauxrdma.ib.enums import GidType
 
-__all__ = ["GID_TABLE_LENGTH", "GIDEntry", "connection_gid_index", "gid_table", "lid_of_gid", "multicast_lid_of_gid"]
+__all__ = [
+    "GID_TABLE_LENGTH",
+    "GIDEntry",
+    "connection_gid_index",
+    "gid_table",
+    "gid_types",
+    "multicast_lid_of_gid",
+    "short_gid",
+]
 
 GID_TABLE_LENGTH = 16
 """Entries of a port's table; those without an address read as ``::``."""
+
+_FIRST_NETWORK = 0x0A40
+"""10.64"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,38 +42,46 @@ class GIDEntry:
     ndev_ifindex: int = 0
 
 
-def gid_table(guid: int, lid: int, default_gid: str, link_layer: LinkLayer) -> list[tuple[str, GidType]]:
+_ETHERNET_TYPES = {
+    "rocev1": (GidType.IBV_GID_TYPE_ROCE_V1,),
+    "rocev2": (GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_ROCE_V2),
+}
+
+
+def short_gid(gid: str) -> str:
+    """A GID in the short form of RFC 5952, a mapped IPv4 address as ::ffff:a.b.c.d. Raises ValueError for no GID."""
+    address = ipaddress.IPv6Address(gid)
+    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+
+
+def gid_types(transport: str) -> tuple[GidType, ...]:
+    """The types in which a port has each of its addresses, by the fabric's transport."""
+    return _ETHERNET_TYPES.get(transport, (GidType.IBV_GID_TYPE_IB,))
+
+
+def gid_table(
+    guid: int, lid: int, default_gid: str, transport: str = "infiniband", subnet: int = 0
+) -> list[tuple[str, GidType]]:
     """The addresses of the port, by index, with their types; a pure function of the HCA's identity.
 
-    `default_gid` is the InfiniBand GID. An Ethernet port's MAC address is taken from the GUID, its IPv4 address is
-    10.64.(LID / 256).(LID modulo 256).
+    `default_gid` is the InfiniBand GID. A RoCE port's MAC address is taken from the GUID; its IPv4 address is the LID
+    in the network of its IP subnet: 10.64.0.0/16 for subnet 0, 10.65.0.0/16 for the next.
     """
-    if link_layer != LinkLayer.IBV_LINK_LAYER_ETHERNET:
+    if transport == "infiniband":
         return [(default_gid, GidType.IBV_GID_TYPE_IB)]
     eui64 = guid & 0xFFFFFF0000FFFFFF | 0x000000FFFE000000
+    if transport == "iwarp":
+        mac = eui64 >> 40 << 24 | eui64 & 0xFFFFFF
+        return [(str(ipaddress.IPv6Address(mac << 80)), GidType.IBV_GID_TYPE_IB)]
     link_local = ipaddress.IPv6Address(0xFE80 << 112 | eui64 ^ 1 << 57)  # the universal/local bit is inverted
-    ipv4 = f"::ffff:10.64.{lid >> 8}.{lid & 0xFF}"  # the way every tool writes a mapped address
-    v1, v2 = GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_ROCE_V2
-    return [(address, kind) for address in (str(link_local), ipv4) for kind in (v1, v2)]
+    ipv4 = f"::ffff:{ipaddress.IPv4Address((_FIRST_NETWORK + subnet) << 16 | lid)}"  # as every tool writes it
+    return [(address, kind) for address in (str(link_local), ipv4) for kind in gid_types(transport)]
 
 
-def connection_gid_index(link_layer: LinkLayer) -> int:
-    """The entry that connections use unless told otherwise: the only one on InfiniBand, RoCE v2 over IPv4 on Ethernet,
-    as NCCL and UCX choose."""
-    return 3 if link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET else 0
-
-
-def lid_of_gid(gid: str, own_guid: int) -> int | None:
-    """The LID by which the fabric knows the Ethernet port with address `gid`; None when no port has it.
-
-    Stands for neighbour discovery: a port's addresses are made of its LID, so nobody needs to be asked. All GUIDs of a
-    fabric, `own_guid` among them, differ in their last 24 bits only.
-    """
-    address = ipaddress.IPv6Address(gid)
-    lid = int(address) & (0xFFFF if address.ipv4_mapped else 0xFFFFFF)
-    table = gid_table(own_guid & ~0xFFFFFF | lid, lid, gid, LinkLayer.IBV_LINK_LAYER_ETHERNET)
-    unicast = 1 <= lid < FIRST_MULTICAST_LID
-    return lid if unicast and any(ipaddress.IPv6Address(known) == address for known, _ in table) else None
+def connection_gid_index(transport: str) -> int:
+    """The entry that connections use unless told otherwise: the last one, which on RoCE is IPv4 in the newest version,
+    as NCCL and UCX choose, and elsewhere the only one."""
+    return len(gid_table(0, 0, "", transport)) - 1
 
 
 def multicast_lid_of_gid(gid: str) -> int:

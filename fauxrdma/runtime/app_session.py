@@ -21,6 +21,7 @@ from fauxrdma.abi.layout import ABI_VERSION, doorbell_bytes
 from fauxrdma.abi.rings import DoorbellRing
 from fauxrdma.errors import FauxrdmaError, RemoteProtocolError, VerbsError
 from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.ib.attributes import AHAttr
 from fauxrdma.ib.enums import AsyncEventType
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.data_path import DataPath
@@ -278,6 +279,14 @@ class AppSession:
             raise VerbsError(errno.EINVAL, f"{msg.nbytes} bytes in {msg.busy_ns} ns cannot have been sent")
         self.subnet.send(PeerTraffic(msg.source, msg.target, msg.nbytes, msg.busy_ns))
         self.reply(V.Done())
+
+    async def resolve(self, verb: str, attr: AHAttr) -> AHAttr:
+        """`attr` with the LID of the port that has its GID, on Ethernet; elsewhere it is there. Raises VerbsError when
+        nobody has it, FabricUnhealthy when the manager is gone."""
+        port = self.hca.port
+        if not port.ethernet or attr.is_multicast:
+            return attr
+        return port.resolved(verb, attr, await self.subnet.find(attr.dgid))
 
     def _query_path(self, msg: V.QueryPath) -> None:
         self.track(self.loop.create_task(self._answer_path(msg.dlid)))

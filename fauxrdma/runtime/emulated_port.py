@@ -12,8 +12,8 @@ from fauxrdma.hca.events import AsyncEvent
 from fauxrdma.ib.attributes import AHAttr, DeviceAttr
 from fauxrdma.ib.enums import AsyncEventType as E
 from fauxrdma.ib.enums import GidType, LinkLayer, PortState
-from fauxrdma.ib.gids import GID_TABLE_LENGTH, gid_table, lid_of_gid, multicast_lid_of_gid
-from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
+from fauxrdma.ib.gids import GID_TABLE_LENGTH, gid_table, gid_types, multicast_lid_of_gid, short_gid
+from fauxrdma.wire.fabric_messages import GidAnswer, HcaInfo, PathAnswer
 
 __all__ = ["EmulatedPort"]
 
@@ -36,9 +36,9 @@ class EmulatedPort:
         self.sm_lid = _SM_LID
         self.listeners: list[Callable[[AsyncEvent], None]] = []
         self.ethernet = info.link_layer == LinkLayer.IBV_LINK_LAYER_ETHERNET
-        self.gids = gid_table(info.guid, info.lid, info.gid, LinkLayer(info.link_layer))
+        self.gids = gid_table(info.guid, info.lid, info.gid, info.transport, info.subnet)
         self.pkeys = [_DEFAULT_PKEY]
-        self._guid = info.guid
+        self._info = info
         self._own = list(self.gids)
         self._max_pkeys = attributes.max_pkeys
 
@@ -54,20 +54,46 @@ class EmulatedPort:
             return _PHYS_DISABLED
         return _PHYS_POLLING if self._cable == PortState.IBV_PORT_DOWN else _PHYS_LINK_UP
 
-    def resolved(self, verb: str, attr: AHAttr, *, multicast: bool) -> AHAttr:
-        """`attr` with the LID by which the fabric knows that address, which on Ethernet the application does not.
+    def checked(self, verb: str, attr: AHAttr, *, multicast: bool) -> AHAttr:
+        """`attr` if packets can be sent there from here; a group's on Ethernet has the LID made of its GID.
 
-        Raises VerbsError: EINVAL for what is no address, ENETUNREACH when no port has it.
+        Raises VerbsError(EINVAL) for what is no address.
         """
         attr.check(verb, multicast=multicast, gids=len(self.gids), ethernet=self.ethernet)
-        if not self.ethernet:
-            return attr
-        if ipaddress.IPv6Address(attr.dgid).is_multicast:
+        if self.ethernet and ipaddress.IPv6Address(attr.dgid).is_multicast:
             return replace(attr, dlid=multicast_lid_of_gid(attr.dgid))
-        lid = lid_of_gid(attr.dgid, self._guid)
-        if lid is None:
+        return attr
+
+    def resolved(self, verb: str, attr: AHAttr, found: GidAnswer) -> AHAttr:
+        """`attr` with the LID by which the fabric knows that address, which on Ethernet the application does not.
+
+        Raises VerbsError(ENETUNREACH) when no port has it, or no packet of that kind gets there. RoCE v1's sender does
+        not find out: its frames go to the MAC address in the GID, or to the router, which drops them.
+        """
+        if not found.lid:
             raise _nobody(verb, attr)
-        return replace(attr, dlid=lid)
+        if found.subnet != self._info.subnet:
+            kind = self.gids[attr.sgid_index][1]
+            if self._info.transport == "rocev2" and kind == GidType.IBV_GID_TYPE_ROCE_V1:
+                raise VerbsError(
+                    errno.ENETUNREACH,
+                    f"{verb}: no route to {attr.dgid}, which is in another IP subnet: sgid_index {attr.sgid_index} is "
+                    f"a RoCE v1 address, whose frames no router forwards; take one of RoCE v2, as {self._routable()}",
+                )
+            if kind == GidType.IBV_GID_TYPE_ROCE_V2 and ipaddress.IPv6Address(attr.dgid).is_link_local:
+                raise VerbsError(
+                    errno.ENETUNREACH,
+                    f"{verb}: no route to {attr.dgid}, which is in another IP subnet: link-local addresses end at the "
+                    f"router; take the peer's IPv4 address, with sgid_index {self._routable()}",
+                )
+        return replace(attr, dlid=found.lid)
+
+    def _routable(self) -> int:
+        return next(
+            index
+            for index, (gid, kind) in enumerate(self.gids)
+            if kind == GidType.IBV_GID_TYPE_ROCE_V2 and not ipaddress.IPv6Address(gid).is_link_local
+        )
 
     def check_found(self, verb: str, attr: AHAttr, path: PathAnswer) -> None:
         """On Ethernet an address that nobody answers to is known before anything is sent, on InfiniBand only by the
@@ -118,25 +144,30 @@ class EmulatedPort:
             self.pkeys = list(pkeys)
             self.announce(E.IBV_EVENT_PKEY_CHANGE, f"the P_Key table has {len(pkeys)} entries")
 
-    def set_gids(self, gids: list[str]) -> None:
-        """Give the port these addresses besides its own. Raises VerbsError: EINVAL for text that is no GID and for more
-        than the table holds, EOPNOTSUPP on Ethernet, where no peer could resolve them."""
+    def with_gids(self, gids: list[str]) -> list[tuple[str, GidType]]:
+        """The port's table with these addresses besides its own; on RoCE each has an entry in every version.
+
+        Raises VerbsError: EINVAL for text that is no GID and for more than the table holds, EOPNOTSUPP on iWARP, whose
+        table has one entry.
+        """
         try:
-            addresses = [str(ipaddress.IPv6Address(gid)) for gid in gids]
+            addresses = [short_gid(gid) for gid in gids]
         except ValueError as error:
             raise VerbsError(errno.EINVAL, f"Failed to set port: {error}") from None
-        if addresses and self.ethernet:
-            # Peers find an Ethernet port by its own GIDs; nobody would tell them of these.
+        if addresses and self._info.transport == "iwarp":
             raise VerbsError(
                 errno.EOPNOTSUPP,
-                f"Failed to set port: {addresses[0]} cannot be added, since no peer could resolve it: an Ethernet port "
-                f"here is reached by its own GIDs ({', '.join(dict.fromkeys(gid for gid, _ in self._own))}) only",
+                f"Failed to set port: {addresses[0]} cannot be added, an iWARP port's table has one entry, the MAC",
             )
-        table = self._own + [(address, GidType.IBV_GID_TYPE_IB) for address in addresses]
+        table = self._own + [(address, kind) for address in addresses for kind in gid_types(self._info.transport)]
         if len(table) > GID_TABLE_LENGTH:
             raise VerbsError(
                 errno.EINVAL, f"Failed to set port: {len(table)} GIDs, the table has {GID_TABLE_LENGTH} entries"
             )
+        return table
+
+    def set_gids(self, table: list[tuple[str, GidType]]) -> None:
+        """Have this table, of `with_gids`."""
         if table != self.gids:
             self.gids = table
             self.announce(E.IBV_EVENT_GID_CHANGE, f"the GID table has {len(table)} addresses")

@@ -37,7 +37,7 @@ class DatagramVerbs:
 
     def _create_ah(self, msg: V.CreateAh) -> None:
         pd = self._session.memory.pd(msg.pd)
-        attr = self._session.hca.port.resolved("Failed to create AH", msg.av.attr(), multicast=True)
+        attr = self._session.hca.port.checked("Failed to create AH", msg.av.attr(), multicast=True)
         if attr.is_multicast:
             self._made(pd, attr)
             return
@@ -46,6 +46,7 @@ class DatagramVerbs:
 
     async def _create_with_path(self, pd: ProtectionDomain, attr: AHAttr) -> None:
         try:
+            attr = await self._session.resolve("Failed to create AH", attr)
             path = await self._session.subnet.path(self._session.hca.info.lid, attr.dlid)
             self._session.hca.port.check_found("Failed to create AH", attr, path)
             self._made(pd, attr)

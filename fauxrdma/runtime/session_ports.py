@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fauxrdma.abi import control_verbs as V
-from fauxrdma.errors import VerbsError
+from fauxrdma.errors import FauxrdmaError, VerbsError
+from fauxrdma.ib.enums import GidType
 from fauxrdma.wire.control import Message
 
 if TYPE_CHECKING:
@@ -50,10 +51,34 @@ class PortVerbs:
         if msg.pkeys is not None:
             port.set_pkeys(msg.pkeys)
         if msg.gids is not None:
-            port.set_gids(msg.gids)
-            self._session.hca.tell_gids()
+            table = port.with_gids(msg.gids)
+            if port.ethernet:  # peers find it by its addresses
+                self._session.track(self._session.loop.create_task(self._announce(msg, table)))
+                return
+            self._set_gids(table)
+        self._finish(msg)
+
+    async def _announce(self, msg: V.SetPort, table: list[tuple[str, GidType]]) -> None:
+        try:
+            taken = await self._session.subnet.set_gids(self._session.hca.info.lid, msg.gids or [])
+            if taken:
+                raise VerbsError(
+                    errno.EADDRINUSE, f"Failed to set port: {taken} cannot be added, another port has that address"
+                )
+            self._set_gids(table)
+            self._finish(msg)
+        except VerbsError as error:
+            self._session.reply(V.VerbFailed(error.errno or errno.EIO, error.strerror or str(error)))
+        except FauxrdmaError as error:
+            self._session.reply(V.VerbFailed(errno.ENETUNREACH, f"Failed to set port: {error}"))
+
+    def _set_gids(self, table: list[tuple[str, GidType]]) -> None:
+        self._session.hca.port.set_gids(table)
+        self._session.hca.tell_gids()
+
+    def _finish(self, msg: V.SetPort) -> None:
         if msg.state is not None:
-            port.set_state(msg.state)
+            self._session.hca.port.set_state(msg.state)
         self._session.reply(V.Done())
 
     def close(self) -> None:

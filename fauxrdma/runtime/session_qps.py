@@ -100,7 +100,7 @@ class QpVerbs:
         mask = QpAttrMask(msg.mask)
         attr = QPAttr(**_known_attributes(msg.attr), ah_attr=msg.av.attr())
         if mask & QpAttrMask.IBV_QP_AV:
-            attr.ah_attr = self._session.hca.port.resolved("Failed to modify QP", attr.ah_attr, multicast=False)
+            attr.ah_attr = self._session.hca.port.checked("Failed to modify QP", attr.ah_attr, multicast=False)
             # The data path needs the route; ask for it before the queue pair can use it.
             self._session.track(self._session.loop.create_task(self._modify_with_path(msg.qpn, attr, mask)))
         else:
@@ -109,8 +109,9 @@ class QpVerbs:
     async def _modify_with_path(self, qpn: int, attr: QPAttr, mask: QpAttrMask) -> None:
         try:
             hca = self._session.hca
+            attr.ah_attr = await self._session.resolve("Failed to modify QP", attr.ah_attr)
             path = await self._session.subnet.path(hca.info.lid, attr.ah_attr.dlid, hca.flow_label(qpn))
-            self._session.hca.port.check_found("Failed to modify QP", attr.ah_attr, path)
+            hca.port.check_found("Failed to modify QP", attr.ah_attr, path)
             self._apply_modify(qpn, attr, mask)
         except VerbsError as error:
             self._session.reply(V.VerbFailed(error.errno or errno.EIO, error.strerror or str(error)))

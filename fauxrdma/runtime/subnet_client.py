@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from fauxrdma.errors import FabricUnhealthy, RemoteProtocolError, SetupError
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import (
     Counters,
     FlowsForgotten,
+    GidAnswer,
+    GidQuery,
+    GidsChanged,
+    GidsKnown,
     MulticastJoin,
     MulticastJoined,
     MulticastLeave,
@@ -46,6 +50,7 @@ class SubnetClient(asyncio.Protocol):
         self._gone: list[Flow] = []  # the manager is yet to hear of
         self._joined: dict[tuple[int, int], asyncio.Future[None]] = {}  # by HCA LID and multicast LID
         self._joining: dict[int, asyncio.Future[None]] = {}  # by token
+        self._asked: dict[int, asyncio.Future[Any]] = {}  # about addresses, by token
         self._next_token = 1
         self._closing = False
 
@@ -99,6 +104,10 @@ class SubnetClient(asyncio.Protocol):
                 joining.set_exception(FabricUnhealthy("the subnet manager is gone: no joining of multicast groups"))
                 joining.exception()  # whoever waited is told; nobody may have
         self._joining.clear()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(FabricUnhealthy("the subnet manager is gone: no resolving of addresses"))
+        self._asked.clear()
         joined = welcome is not None and welcome.done() and not welcome.cancelled() and welcome.exception() is None
         if joined and not self._closing:
             self._on_lost(str(exc) if exc else "connection closed")
@@ -114,6 +123,10 @@ class SubnetClient(asyncio.Protocol):
             joining = self._joining.pop(msg.token, None)
             if joining is not None and not joining.done():
                 joining.set_result(None)
+        elif isinstance(msg, GidAnswer | GidsKnown):
+            asked = self._asked.pop(msg.token, None)
+            if asked is not None and not asked.done():
+                asked.set_result(msg)
         elif isinstance(msg, NodeWelcome) and self._welcome is not None and not self._welcome.done():
             self._welcome.set_result(msg)
         elif isinstance(msg, Refusal):
@@ -186,6 +199,25 @@ class SubnetClient(asyncio.Protocol):
             joined = self._joined[lid, group] = self._joining[token] = asyncio.get_running_loop().create_future()
             self.send(MulticastJoin(lid, group, token))
         await asyncio.shield(joined)
+
+    async def find(self, gid: str) -> GidAnswer:
+        """Which port has this address. Raises FabricUnhealthy when the manager is gone."""
+        answer: GidAnswer = await self._ask(lambda token: GidQuery(gid, token))
+        return answer
+
+    async def set_gids(self, lid: int, gids: list[str]) -> str:
+        """Have others find the HCA with `lid` by these addresses besides its own. Returns "" when they do, else the
+        address that another port has. Raises FabricUnhealthy when the manager is gone."""
+        answer: GidsKnown = await self._ask(lambda token: GidsChanged(lid, gids, token))
+        return answer.taken
+
+    async def _ask(self, question: Callable[[int], Message]) -> Any:
+        if self._transport is None or self._transport.is_closing():
+            raise FabricUnhealthy("the subnet manager is gone: no resolving of addresses")
+        token, self._next_token = self._next_token, self._next_token + 1
+        asked = self._asked[token] = asyncio.get_running_loop().create_future()
+        self.send(question(token))
+        return await asked
 
     def leave(self, lid: int, group: int) -> None:
         """Have the HCA with `lid` hear a multicast LID no more."""

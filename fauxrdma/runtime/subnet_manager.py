@@ -34,6 +34,8 @@ from fauxrdma.wire.fabric_messages import (
     FlowStop,
     FlushDone,
     FlushRequest,
+    GidQuery,
+    GidsChanged,
     LabHello,
     LabWelcome,
     LinkChange,
@@ -247,6 +249,10 @@ class SubnetManagerService:
             own = self.state.owns(node, message.slid)
             answer = self.state.paths.tell if own else self.state.paths.describe
             connection.send(answer(message.slid, message.dlid, message.label))
+        elif isinstance(message, GidQuery):
+            connection.send(self.state.find_gid(message))
+        elif isinstance(message, GidsChanged):
+            connection.send(self.state.gids_changed(node, message))
         elif isinstance(message, PathsApplied):
             self._links.applied(node, message.token)
         elif isinstance(message, MulticastJoin):

@@ -18,6 +18,7 @@ from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import LinkLayer
 from fauxrdma.memory.location import HOST_MEMORY
+from fauxrdma.runtime.neighbours import Neighbours
 from fauxrdma.runtime.told_paths import ToldPaths, Ways
 from fauxrdma.runtime.traffic_account import LinkActivity, TrafficAccount
 from fauxrdma.topology.graph import NodeKind
@@ -29,6 +30,10 @@ from fauxrdma.wire.fabric_messages import (
     FlowLanding,
     FlowsForgotten,
     FlowStart,
+    GidAnswer,
+    GidQuery,
+    GidsChanged,
+    GidsKnown,
     HcaInfo,
     NodeHello,
     PairCounter,
@@ -65,6 +70,7 @@ class SubnetState:
         self._debt: Counter[int] = Counter()
         self._retransmits = 0
         self._since = 0
+        self.neighbours = Neighbours(hca for node in range(self.topology.hosts) for hca in self.hcas(node))
 
     # -- membership
 
@@ -101,6 +107,8 @@ class SubnetState:
             return
         self.lost.add(node)
         self.paths.forget(node)
+        for hca in self.hcas(node):
+            self.neighbours.forget(hca.lid)
         for target in [target for target in self._landing if self.owns(node, target[0])]:
             del self._landing[target]
         for key in [key for key in self._flows if key[0] == node]:
@@ -111,9 +119,7 @@ class SubnetState:
         ethernet = self.manager.transport.ethernet
         link_layer = LinkLayer.IBV_LINK_LAYER_ETHERNET if ethernet else LinkLayer.IBV_LINK_LAYER_INFINIBAND
         out = []
-        for hca in self.topology.hcas():
-            if hca.host != node:
-                continue
+        for hca in (self.topology.hca(node, index) for index in range(1, self.topology.hcas_per_host + 1)):
             lid = self.manager.lid(hca.name)
             cable = self.topology.fabric_link(hca)
             out.append(
@@ -130,6 +136,7 @@ class SubnetState:
                     leaf_port=cable.dst_port,
                     link_layer=int(link_layer),
                     transport=self.topology.transport,
+                    subnet=self.subnet.ip_subnets[hca.name],
                 )
             )
         return out
@@ -250,6 +257,18 @@ class SubnetState:
         """Raise RemoteProtocolError unless the HCA with `lid` is the node's own."""
         if not self.owns(node, lid):
             raise RemoteProtocolError(f"node {node} has no HCA with LID {lid}: it may only speak for its own")
+
+    def gids_changed(self, node: int, change: GidsChanged) -> GidsKnown:
+        """A port of a node's has other addresses. Raises RemoteProtocolError for another node's, or none."""
+        self.check_own(node, change.lid)
+        try:
+            return GidsKnown(change.token, self.neighbours.set_added(change.lid, change.gids))
+        except ValueError as error:
+            raise RemoteProtocolError(f"node {node} gave LID {change.lid} what is no address: {error}") from None
+
+    def find_gid(self, query: GidQuery) -> GidAnswer:
+        """Which port has an address."""
+        return GidAnswer(query.token, *self.neighbours.find(query.gid))
 
     def flows_forgotten(self, node: int, gone: FlowsForgotten) -> None:
         """Queue pairs of a node's are gone. Raises RemoteProtocolError for a flow of another node."""

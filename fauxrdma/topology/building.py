@@ -177,6 +177,7 @@ class TopologyBuilder:
         transport: str = INFINIBAND,
         routing: str | None = None,
         islands: int = 1,
+        routed: str | None = None,
     ) -> Topology:
         """The finished topology, validated. Raises ConfigError if it is inconsistent.
 
@@ -205,6 +206,7 @@ class TopologyBuilder:
             transport=transport,
             routing=routing,
             islands=islands,
+            routed=routed,
         )
         topology.validate()
         return topology

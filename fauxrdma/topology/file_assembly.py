@@ -9,6 +9,7 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.topology.building import SWITCH_LATENCY_NS, SWITCHING, PortRefused, PortsExhausted, TopologyBuilder
 from fauxrdma.topology.complaints import did_you_mean
 from fauxrdma.topology.graph import (
+    INFINIBAND,
     ROUTING_ENGINES,
     TIER_NAMES,
     NodeKind,
@@ -101,6 +102,7 @@ class FileAssembly:
             transport=form.transport,
             routing=form.routing,
             islands=len(self._islands()),
+            routed=form.routed,
         )
 
     def _complain(self, loc: Loc, message: str, *, key: bool = False) -> None:
@@ -117,6 +119,10 @@ class FileAssembly:
             )
         for key in form.switches:
             self._add_switches(key)
+        if form.routed is not None and form.transport == INFINIBAND:
+            self._complain(("routed",), f"routed says where IP subnets end, and {INFINIBAND} has none")
+        elif form.routed is not None and form.routed not in {switch.tier for switch in form.switches.values()}:
+            self._complain(("routed",), f"no switch has the tier {form.routed}")
         if form.routing is not None:
             try:
                 parse_routing(form.routing).check_roots(self._declared)

@@ -98,7 +98,8 @@ class Topology:
     "store-and-forward", `mtu` the payload bytes of a full packet. `transport` is "infiniband", "rocev2", "rocev1" or
     "iwarp", of which all but the first make the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, maybe
     with roots (`parse_routing`), None for the usual one. `islands` is how many parts without a way between them the
-    fabric is meant to have (planes, rails without spines): an HCA reaches the others of its island.
+    fabric is meant to have (planes, rails without spines): an HCA reaches the others of its island. `routed` is the
+    lowest tier of switches that are IP routers (`ip_subnets`), None for one IP subnet.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Topology:
         transport: str = INFINIBAND,
         routing: str | None = None,
         islands: int = 1,
+        routed: str | None = None,
     ) -> None:
         self.name = name
         self.description = description
@@ -131,6 +133,7 @@ class Topology:
         self.transport = transport
         self.routing = routing
         self.islands = islands
+        self.routed = routed
         self._from: dict[str, list[Link]] = {name: [] for name in nodes}
         for link in links:
             if link.src in self._from:
@@ -242,6 +245,7 @@ class Topology:
             "transport": self.transport,
             "routing": self.routing,
             "islands": self.islands,
+            "routed": self.routed,
             "nodes": [
                 {"name": n.name, "kind": n.kind.value, "host": n.host, "index": n.index, "tier": n.tier,
                  "radix": n.radix}
@@ -286,6 +290,7 @@ class Topology:
                 transport=data["transport"],
                 routing=data["routing"],
                 islands=data["islands"],
+                routed=data.get("routed"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is not a topology written by to_dict: {type(error).__name__}: {error}") from None
@@ -308,6 +313,7 @@ class Topology:
         Raises ConfigError naming the first thing wrong.
         """
         self._check_routing()
+        self._check_routed()
         names: set[str] = set()
         ports: set[tuple[str, int]] = set()
         for position, link in enumerate(self.links):
@@ -343,6 +349,15 @@ class Topology:
             parse_routing(self.routing).check_roots(node.name for node in self.switches())
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error}") from None
+
+    def _check_routed(self) -> None:
+        if self.routed is None:
+            return
+        if self.transport == INFINIBAND:
+            raise ConfigError(f"{self.name}: routed says where IP subnets end, and {INFINIBAND} has none")
+        tiers = {TIER_NAMES[node.tier or 0] for node in self.switches() if (node.tier or 0) < len(TIER_NAMES)}
+        if self.routed not in tiers:
+            raise ConfigError(f"{self.name}: routed is {self.routed!r}, its switches are {', '.join(sorted(tiers))}")
 
     def _check_direction(self, link: Link) -> None:
         other = self.links[link.reverse] if 0 <= link.reverse < len(self.links) else None

@@ -131,6 +131,10 @@ class FabricForm(Form):
         default=None,
         description="What every switch adds to a packet's way. None: 130ns on InfiniBand, 400ns on Ethernet.",
     )
+    routed: Literal["spine", "core"] | None = Field(
+        default=None,
+        description="The lowest tier of switches that are IP routers, on Ethernet: each part below it is an IP subnet.",
+    )
     islands: int = Field(
         default=1,
         ge=1,

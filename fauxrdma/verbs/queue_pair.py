@@ -175,17 +175,20 @@ class QP:
     def endpoint(self) -> dict[str, Any]:
         """What the other side needs to connect: send it over any channel you have."""
         hca = self.context.hca
-        gids = gid_table(hca.guid, hca.lid, hca.gid, LinkLayer(hca.link_layer))
-        gid = gids[connection_gid_index(LinkLayer(hca.link_layer))][0]
+        gids = gid_table(hca.guid, hca.lid, hca.gid, hca.transport, hca.subnet)
+        gid = gids[connection_gid_index(hca.transport)][0]
         return {"lid": hca.lid, "qpn": self.qp_num, "psn": self._psn, "gid": gid, "node": self.context.node}
 
     def address_of(self, remote: dict[str, Any]) -> AHAttr:
         """The way to a remote endpoint from this device: what connecting uses, and what a datagram's AH is made of."""
-        link_layer = LinkLayer(self.context.hca.link_layer)
-        if link_layer != LinkLayer.IBV_LINK_LAYER_ETHERNET:
+        hca = self.context.hca
+        if hca.link_layer != LinkLayer.IBV_LINK_LAYER_ETHERNET:
             return AHAttr(remote["lid"], dgid=remote["gid"])
         return AHAttr(
-            dgid=remote["gid"], is_global=True, sgid_index=connection_gid_index(link_layer), hop_limit=_ROUTED_HOPS
+            dgid=remote["gid"],
+            is_global=True,
+            sgid_index=connection_gid_index(hca.transport),
+            hop_limit=_ROUTED_HOPS,
         )
 
     def connect(

@@ -8,6 +8,10 @@ Conversation of an HCA daemon with the subnet manager::
                            <-       Directory          (when every expected node is in; again on change)
       PathQuery            ->
                            <-       PathAnswer
+      GidQuery             ->                          (on Ethernet, before the PathQuery)
+                           <-       GidAnswer
+      GidsChanged          ->                          (an application gave a port more addresses, or took them)
+                           <-       GidsKnown
       FlowStart            ->
                            <-       RateGrant          (also whenever another flow changes this one's rate)
       FlowStop             ->
@@ -59,6 +63,10 @@ __all__ = [
     "FlowsForgotten",
     "FlushDone",
     "FlushRequest",
+    "GidAnswer",
+    "GidQuery",
+    "GidsChanged",
+    "GidsKnown",
     "HcaInfo",
     "LabHello",
     "LabWelcome",
@@ -90,7 +98,7 @@ __all__ = [
     "SweepReport",
 ]
 
-CONTROL_VERSION = 6
+CONTROL_VERSION = 7
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -117,7 +125,8 @@ class NodeHello(Message):
 class HcaInfo(Message):
     """One emulated HCA as the subnet manager configured it. `rate_bps` in bits/s; `mtu` in bytes; the GPUs
     `gpus` use it (none: it is for storage). `name` is the device name applications open (hca1, hca2, ...); `link_layer`
-    an IBV_LINK_LAYER_*, `transport` one of `fauxrdma.fabric.transport.TRANSPORTS`."""
+    an IBV_LINK_LAYER_*, `transport` one of `fauxrdma.fabric.transport.TRANSPORTS`, `subnet` the number
+    of its IP subnet."""
 
     name: str
     index: int
@@ -131,6 +140,7 @@ class HcaInfo(Message):
     leaf_port: int
     link_layer: int = 1
     transport: str = "infiniband"
+    subnet: int = 0
 
 
 @message
@@ -179,6 +189,41 @@ class PathQuery(Message):
     slid: int
     dlid: int
     label: int = 0
+
+
+@message
+class GidsChanged(Message):
+    """The port of the daemon's HCA with `lid` has the addresses `gids` besides its own now. Answered by GidsKnown with
+    the same token."""
+
+    lid: int
+    gids: list[str]
+    token: int
+
+
+@message
+class GidsKnown(Message):
+    """Others find the port by its new addresses; or nothing was changed, since another port has the address `taken`."""
+
+    token: int
+    taken: str = ""
+
+
+@message
+class GidQuery(Message):
+    """Which port has this address? What neighbour discovery (ARP, ND) is to an Ethernet. Answered by GidAnswer."""
+
+    gid: str
+    token: int
+
+
+@message
+class GidAnswer(Message):
+    """The LID of the HCA whose port has the address, 0 if none has, and the number of its IP subnet."""
+
+    token: int
+    lid: int
+    subnet: int = 0
 
 
 @message

@@ -334,7 +334,7 @@ async def test_a_report_for_a_lab_that_left_is_dropped(serve: Serve) -> None:
         (hello(2), "node 2 is not in fabric seed-rail8: it has nodes 0 to 1"),
         (hello(-1), "node -1 is not in fabric"),
         (hello(1), "node 1 is already in fabric seed-rail8 (daemon pid 4243 at 127.0.0.1:9001)"),
-        (LabHello(7), "this lab speaks control version 7"),
+        (LabHello(CONTROL_VERSION + 1), f"this lab speaks control version {CONTROL_VERSION + 1}"),
         (FlowStart(1, 1, 2, 1.0), "starts with NodeHello or LabHello, not with FlowStart"),
     ],
 )

@@ -160,19 +160,30 @@ def test_the_gid_table_of_an_infiniband_port(unshaped: LocalLab) -> None:
 def test_the_gid_table_of_an_ethernet_port() -> None:
     ethernet = LinkLayer.IBV_LINK_LAYER_ETHERNET
     v1, v2 = GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_ROCE_V2
-    assert gid_table(0x0002C90300000107, 0x0107, "unused", ethernet) == [
+    assert gid_table(0x0002C90300000107, 0x0107, "unused", "rocev2") == [
         ("fe80::202:c9ff:fe00:107", v1),
         ("fe80::202:c9ff:fe00:107", v2),
         ("::ffff:10.64.1.7", v1),
         ("::ffff:10.64.1.7", v2),
     ]
-    hca = EmulatedHca(info(link_layer=int(ethernet)), random.Random(1))
+    hca = EmulatedHca(info(link_layer=int(ethernet), transport="rocev2"), random.Random(1))
     assert [kind for _, kind in hca.port.gids] == [v1, v2, v1, v2]
-    refused(errno.EOPNOTSUPP, lambda: hca.port.set_gids(["2001:db8::1"]))  # no peer could resolve it
+    assert hca.port.with_gids(["2001:DB8::1"])[4:] == [("2001:db8::1", v1), ("2001:db8::1", v2)]
+    refused(errno.EINVAL, lambda: hca.port.with_gids([f"2001:db8::{n}" for n in range(7)]), "18 GIDs, the table has 16")
     assert len(hca.port.gids) == 4
     port = port_attributes(hca.info, DeviceAttr(), STATUS)
     assert (port.link_layer, port.lid, port.sm_lid) == (ethernet, 0, 0)
     assert port.port_cap_flags & PortCapFlags.IBV_PORT_IP_BASED_GIDS
+
+
+def test_the_gid_table_by_transport() -> None:
+    guid, lid, ethernet = 0x0002C90300000107, 0x0107, int(LinkLayer.IBV_LINK_LAYER_ETHERNET)
+    v1, ib = GidType.IBV_GID_TYPE_ROCE_V1, GidType.IBV_GID_TYPE_IB
+    assert gid_table(guid, lid, "the GID") == [("the GID", ib)]
+    assert gid_table(guid, lid, "", "rocev1", subnet=3) == [("fe80::202:c9ff:fe00:107", v1), ("::ffff:10.67.1.7", v1)]
+    assert gid_table(guid, lid, "", "iwarp") == [("2:c900:107::", ib)]  # MAC 00:02:c9:00:01:07, then zeros
+    rnic = EmulatedHca(info(link_layer=ethernet, transport="iwarp"), random.Random(1))
+    refused(errno.EOPNOTSUPP, lambda: rnic.port.with_gids(["2001:db8::1"]), "has one entry, the MAC")
 
 
 def test_pkeys(unshaped: LocalLab) -> None:

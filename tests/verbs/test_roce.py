@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 from pairs import End, connect
 
-from fauxrdma.errors import VerbsError
+from fauxrdma.errors import RemoteProtocolError, VerbsError
+from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.ib.attributes import AHAttr, QPAttr
 from fauxrdma.ib.enums import IBV_QP_AV, IBV_SEND_SIGNALED, IBV_WR_SEND, GidType, LinkLayer, QpType, WcFlags
-from fauxrdma.ib.gids import gid_table, lid_of_gid, multicast_lid_of_gid
+from fauxrdma.ib.gids import multicast_lid_of_gid, short_gid
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.runtime.subnet_state import SubnetState
+from fauxrdma.topology.loading import load_topology
 from fauxrdma.verbs import AH, GRH, QP, SGE, QPCap, QPInitAttr, RecvWR, SendWR
+from fauxrdma.wire.fabric_messages import CONTROL_VERSION, GidsChanged, NodeHello
+from fauxrdma.wire.grh import gid_text
 
 ROOT = Path(__file__).parents[2]
 FABRIC = str(ROOT / "examples" / "fabrics" / "roce-two-tier.yaml")
@@ -155,13 +160,7 @@ def test_multicast_goes_by_the_groups_gid(ends: tuple[End, End]) -> None:
     theirs.detach_mcast("ff0e::4:2", 0)
 
 
-def test_addresses_say_which_port_has_them() -> None:
-    guid = 0xFA0C_0005_6800_0001
-    for lid in (1, 255, 256, 49151):
-        for gid, _ in gid_table(guid & ~0xFFFFFF | lid, lid, "", ETHERNET):
-            assert lid_of_gid(gid, guid) == lid
-    for stranger in ("fe80::1", "::1", "::ffff:10.65.0.1", "2001:db8::1"):
-        assert lid_of_gid(stranger, guid) is None
+def test_multicast_addresses_have_lids_of_groups() -> None:
     assert 0xC000 <= multicast_lid_of_gid("ff0e::ffff:ffff") <= 0xFFFE
 
 
@@ -184,11 +183,73 @@ def test_a_collective_runs_over_it() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_address_that_no_peer_could_resolve_is_refused_at_once(ends: tuple[End, End]) -> None:
-    a, _ = ends
-    before = [str(entry.gid) for entry in a.ctx.query_gid_table(16)]
-    with pytest.raises(VerbsError, match="fe80::77 cannot be added, since no peer could resolve it") as refused:
-        a.ctx.set_port(gids=["fe80::77"])
-    assert refused.value.errno == errno.EOPNOTSUPP
-    a.ctx.set_port(gids=[])
-    assert [str(entry.gid) for entry in a.ctx.query_gid_table(16)] == before
+def added(end: End, *gids: str) -> list[str]:
+    """Give a port these addresses besides its own; its table."""
+    end.ctx.set_port(gids=list(gids))
+    return [f"{entry.gid} {entry.gid_type.name[13:]}" for entry in end.ctx.query_gid_table(16)]
+
+
+@pytest.mark.parametrize("gid", ["2001:db8::b", "::ffff:192.168.7.9"])
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_added_address_is_found_by_every_peer(ends: tuple[End, End], gid: str, version: int) -> None:
+    a, b = ends
+    assert added(b, gid)[4:] == [f"{gid} ROCE_V1", f"{gid} ROCE_V2"]
+    assert added(a, "2001:db8::a")[4:] == ["2001:db8::a ROCE_V1", "2001:db8::a ROCE_V2"]
+    for one, other, to in ((a, b, gid), (b, a, "2001:db8::a")):
+        one.qp.to_rts(attributes(one, other, AHAttr(is_global=True, dgid=to, sgid_index=4 + version, hop_limit=64)))
+        assert one.qp.query()[0].ah_attr.dgid == to
+    a.mr.write(gid.encode(), len(gid))
+    a.qp.post_send(a.write(b, len(gid)))
+    a.wait()
+    assert bytes(b.mr.read(len(gid), 0)).decode() == gid
+
+
+def test_a_datagram_from_an_added_address_can_be_answered(ends: tuple[End, End]) -> None:
+    a, b = ends
+    added(a, "2001:db8::a")
+    mine, theirs = datagram_qp(a), datagram_qp(b)
+    theirs.post_recv(RecvWR(1, [b.sge(0, 128)]))
+    mine.post_recv(RecvWR(2, [a.sge(0, 128)]))
+    send = SendWR(3, IBV_WR_SEND, [a.sge(512, 5)], send_flags=IBV_SEND_SIGNALED)
+    send.set_wr_ud(AH(a.pd, attr=AHAttr(is_global=True, dgid=gid_of(b), sgid_index=5)), theirs.qp_num, 7)
+    mine.post_send(send)
+    a.wait()
+    (got,) = b.wait()
+    grh = GRH.from_bytes(bytes(b.mr.read(40, 0)))
+    assert short_gid(gid_text(grh.sgid)) == "2001:db8::a"
+    back = SendWR(4, IBV_WR_SEND, [b.sge(40, 5)], send_flags=IBV_SEND_SIGNALED)
+    back.set_wr_ud(AH(b.pd, wc=got, grh=grh), mine.qp_num, 7)
+    theirs.post_send(back)
+    b.wait()
+    a.wait()
+
+
+def test_a_taken_address_is_refused_and_one_given_up_is_free(ends: tuple[End, End]) -> None:
+    a, b = ends
+    before = added(a)
+    added(b, "2001:db8::1")
+    for taken in ("2001:db8::1", gid_of(b)):
+        with pytest.raises(VerbsError, match="another port has that address") as refused:
+            added(a, "2001:db8::2", taken)
+        assert refused.value.errno == errno.EADDRINUSE
+        assert [f"{entry.gid} {entry.gid_type.name[13:]}" for entry in a.ctx.query_gid_table(16)] == before
+    nobody = AHAttr(is_global=True, dgid="2001:db8::2", sgid_index=3)
+    with pytest.raises(VerbsError, match="no port that can be reached has the GID 2001:db8::2"):
+        a.qp.to_rtr(attributes(a, b, nobody))
+    added(b)
+    assert len(added(a, "2001:db8::1")) == len(before) + 2
+
+
+def test_addresses_end_with_their_daemon_and_are_checked() -> None:
+    state = SubnetState(SubnetManager(load_topology("fat-tree,transport=rocev2", 2)), "none", 1.0)
+    node1 = state.hcas(1)[0]
+    assert state.neighbours.set_added(node1.lid, ["2001:db8::1", node1.gid]) in ("", node1.gid)
+    assert state.neighbours.find("2001:DB8:0::1") == (node1.lid, 0)
+    assert state.neighbours.find("no address") == (0, 0)
+    state.join(NodeHello(CONTROL_VERSION, 1, "127.0.0.1", 1, "host", 1))
+    with pytest.raises(RemoteProtocolError, match="may only speak for its own"):
+        state.gids_changed(0, GidsChanged(node1.lid, [], 1))
+    with pytest.raises(RemoteProtocolError, match="what is no address"):
+        state.gids_changed(1, GidsChanged(node1.lid, ["x"], 1))
+    state.leave(1, 0)
+    assert state.neighbours.find("2001:db8::1") == (0, 0)

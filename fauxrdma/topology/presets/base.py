@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.topology.building import SWITCH_LATENCY_NS, SWITCHING, TopologyBuilder
-from fauxrdma.topology.graph import INFINIBAND, ROUTING_ENGINES, Topology
+from fauxrdma.topology.graph import INFINIBAND, ROUTING_ENGINES, TIER_NAMES, Topology
 from fauxrdma.topology.host_shape import GPUS_PER_HCA, HostShape
 from fauxrdma.topology.presets.options import length, on_off, one_of, one_word, option, rate_or_on_off, routing, whole
 from fauxrdma.topology.presets.speeds import Speed
@@ -20,6 +20,8 @@ __all__ = ["HostOptions", "Preset", "Wiring", "build_preset", "spread_storage"]
 
 _USUAL = "usual"
 """The routing engine that a fabric has unless another is asked for."""
+_NOWHERE = "nowhere"
+"""Where a fabric that is one IP subnet routes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,10 @@ class HostOptions:
     routing: str = option(
         _USUAL, "what computes the routes: minhop, updn, ftree, dfsssp; on Ethernet ecmp, spray, adaptive",
         routing(_USUAL),
+    )  # fmt: skip
+    routed: str = option(
+        _NOWHERE, "the lowest tier of switches that are IP routers, on Ethernet: spine, core; each part below is an IP "
+        "subnet", one_word(_NOWHERE, *TIER_NAMES[1:]),
     )  # fmt: skip
 
     def shape(self, speed: Speed) -> HostShape:
@@ -141,6 +147,7 @@ def build_preset(preset: Preset, hosts: HostOptions, speed: Speed, nodes: int, n
         transport=hosts.transport,
         routing=None if hosts.routing == _USUAL else hosts.routing,
         islands=preset.islands(shape),
+        routed=None if hosts.routed == _NOWHERE else hosts.routed,
     )
 
 
