@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fauxrdma.cli.completion import complete_fabric
 from fauxrdma.cli.options import (
     AlgorithmOption,
     Clock,
@@ -41,7 +42,10 @@ def coll(
             show_default=False,
         ),
     ],
-    fabric: Annotated[str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.")] = "seed-rail8",
+    fabric: Annotated[
+        str,
+        typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", autocompletion=complete_fabric),
+    ] = "seed-rail8",
     first: Annotated[str, typer.Option("--minbytes", "-b", metavar="SIZE", help="Smallest size.")] = "32M",
     last: Annotated[str, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Largest size.")] = "32M",
     step: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fauxrdma.cli.completion import complete_algorithm, complete_fabric, complete_placement, complete_transport
 from fauxrdma.cli.options import (
     Clock,
     ClockOption,
@@ -43,6 +44,7 @@ def compare(
             metavar="FABRIC",
             help="Presets (see `fauxrdma topo list`) or YAML files; after -- the script each rank runs.",
             show_default=False,
+            autocompletion=complete_fabric,
         ),
     ],
     nodes: NodesOption = 2,
@@ -54,6 +56,7 @@ def compare(
             metavar="HOW,...",
             help="Which rank sits where: block, cyclic, rail-aligned, random[:SEED], or files with a line "
             "`node gpu [hca]` for each rank.",
+            autocompletion=complete_placement,
         ),
     ] = "block",
     on_nodes: OnNodesOption = None,
@@ -63,6 +66,7 @@ def compare(
             "--transport",
             metavar="NAME,...",
             help="infiniband, rocev2, rocev1, iwarp, or several of them.  [default: the fabric's]",
+            autocompletion=complete_transport,
             show_default=False,
         ),
     ] = None,
@@ -72,6 +76,7 @@ def compare(
             "--algorithm",
             metavar="NAME,...",
             help="What collectives use (FAUXRDMA_ALGO): ring, hierarchical, auto, ...  [default: the ranks' choice]",
+            autocompletion=complete_algorithm,
             show_default=False,
         ),
     ] = None,

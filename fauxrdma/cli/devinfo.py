@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fauxrdma.cli.completion import complete_fabric
 from fauxrdma.cli.options import Format, FormatOption, ProfileOption
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def devinfo(
         typer.Argument(
             help="Start one node of this preset or YAML file and ask it. Default: the daemon at FAUXRDMA_SOCKET.",
             show_default=False,
+            autocompletion=complete_fabric,
         ),
     ] = None,
     socket: Annotated[

@@ -25,11 +25,10 @@ __all__ = ["app", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
 
-# Without rich markup and completion scripts, `fauxrdma --help` loads only what it prints.
+# Without rich markup, `fauxrdma --help` loads only what it prints.
 app = typer.Typer(
     name="fauxrdma",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -9,11 +9,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from fauxrdma.cli.completion import (
+    complete_algorithm,
+    complete_fabric,
+    complete_placement,
+    complete_routing,
+    complete_transport,
+)
+
 __all__ = [
     "AlgorithmOption",
     "Clock",
     "ClockOption",
     "DilationOption",
+    "FabricArgument",
     "Format",
     "FormatOption",
     "GpusOption",
@@ -53,6 +62,14 @@ class JobCommand(TyperCommand):
         return [*super().collect_usage_pieces(ctx), "-- SCRIPT [ARGS]..."]
 
 
+FabricArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A preset (see `fauxrdma topo list`) or a YAML file.",
+        show_default=False,
+        autocompletion=complete_fabric,
+    ),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json for programs.")]
 NodesOption = Annotated[int, typer.Option("--nodes", "-n", min=1, help="Emulated nodes.")]
 GpusOption = Annotated[
@@ -78,6 +95,7 @@ RoutingOption = Annotated[
         help="Routing engine: minhop, updn, ftree or dfsssp; on Ethernet ecmp, spray or adaptive. updn and ftree "
         "take roots: updn:roots=spine1,spine2.  [default: the fabric's]",
         show_default=False,
+        autocompletion=complete_routing,
     ),
 ]
 PlacementOption = Annotated[
@@ -87,6 +105,7 @@ PlacementOption = Annotated[
         metavar="HOW",
         help="Which rank sits where: block, cyclic, rail-aligned, random[:SEED], or a file with a line "
         "`node gpu [hca]` for each rank.",
+        autocompletion=complete_placement,
     ),
 ]
 TransportOption = Annotated[
@@ -96,6 +115,7 @@ TransportOption = Annotated[
         metavar="NAME",
         help="infiniband, rocev2, rocev1 or iwarp.  [default: the fabric's]",
         show_default=False,
+        autocompletion=complete_transport,
     ),
 ]
 AlgorithmOption = Annotated[
@@ -105,6 +125,7 @@ AlgorithmOption = Annotated[
         metavar="NAME",
         help="What collectives use (FAUXRDMA_ALGO): ring, hierarchical, auto, ...  [default: the ranks' choice]",
         show_default=False,
+        autocompletion=complete_algorithm,
     ),
 ]
 OnNodesOption = Annotated[

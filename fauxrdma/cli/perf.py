@@ -13,6 +13,7 @@ from fauxrdma.cli.options import (
     Clock,
     ClockOption,
     DilationOption,
+    FabricArgument,
     Format,
     FormatOption,
     ProfileOption,
@@ -55,9 +56,7 @@ _LARGEST_BYTES = 8 << 20
 
 def perf(
     test: Annotated[Test, typer.Argument(help="What to measure.", show_default=False)],
-    fabric: Annotated[
-        str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", show_default=False)
-    ],
+    fabric: FabricArgument,
     client: Annotated[str, typer.Option("--from", metavar="HCA", help="The client's HCA.")] = "n0.hca1",
     server: Annotated[str, typer.Option("--to", metavar="HCA", help="The server's HCA.")] = "n1.hca1",
     nodes: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fauxrdma.cli.options import (
+    FabricArgument,
     Format,
     FormatOption,
     GpusOption,
@@ -27,9 +28,7 @@ __all__ = ["place"]
 
 
 def place(
-    fabric: Annotated[
-        str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", show_default=False)
-    ],
+    fabric: FabricArgument,
     nodes: NodesOption = 2,
     gpus: GpusOption = 1,
     placement: PlacementOption = "block",

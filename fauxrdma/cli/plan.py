@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma.cli.options import (
+    FabricArgument,
     Format,
     FormatOption,
     GpusOption,
@@ -31,9 +32,7 @@ def plan(
             help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or reduce.", show_default=False
         ),
     ],
-    fabric: Annotated[
-        str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", show_default=False)
-    ],
+    fabric: FabricArgument,
     nodes: NodesOption = 2,
     gpus: GpusOption = 1,
     first: Annotated[str, typer.Option("--min", "-b", metavar="SIZE", help="Smallest size.")] = "8",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fauxrdma.cli.options import Format, FormatOption
+from fauxrdma.cli.options import FabricArgument, Format, FormatOption
 from fauxrdma.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def _qp_num(text: str | int) -> int:
 
 
 def routes(
-    fabric: Annotated[
-        str, typer.Argument(help="A preset (see `fauxrdma topo list`) or a YAML file.", show_default=False)
-    ],
+    fabric: FabricArgument,
     source: End = None,
     target: End = None,
     nodes: Annotated[

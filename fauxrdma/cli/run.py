@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fauxrdma.cli.completion import complete_fabric
 from fauxrdma.cli.options import (
     AlgorithmOption,
     Clock,
@@ -43,6 +44,7 @@ def run(
             metavar="FABRIC",
             help="A preset (see `fauxrdma topo list`) or a YAML file; after -- the script each rank runs.",
             show_default=False,
+            autocompletion=complete_fabric,
         ),
     ],
     nodes: NodesOption = 2,

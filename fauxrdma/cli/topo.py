@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fauxrdma.cli.options import Format, FormatOption
+from fauxrdma.cli.options import FabricArgument, Format, FormatOption
 from fauxrdma.cli.topo_files import Drawing, OutputOption, deliver, export, import_
 from fauxrdma.errors import ConfigError
 
@@ -26,9 +26,6 @@ app.command("import")(import_)
 MOST_PROBLEMS = 20
 """Mistakes of one file that are shown at once."""
 
-FabricArgument = Annotated[
-    str, typer.Argument(help="A preset with its options (see `fauxrdma topo list`) or a YAML file.", show_default=False)
-]
 NodesArgument = Annotated[
     int | None,
     typer.Option("--nodes", "-n", min=1, help="Nodes. Default: 2 for a preset, all for a file.", show_default=False),
