@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fauxrdma.ib.attributes import DeviceAttr, PortAttr
 from fauxrdma.ib.enums import LinkLayer
+from fauxrdma.ib.rnic import IWARP
 from fauxrdma.ib.strings import (
     atomic_cap_to_str,
     device_cap_flags_to_str,
@@ -34,7 +35,7 @@ _RENAMED = {"atomic_caps": "atomic_cap"}
 def device_fields(context: Context, verbose: bool) -> Fields:
     """The device: identity, and with `verbose` every limit; the profile they come from is ours and comes last."""
     attributes = context.query_device()
-    shown = [("transport", "InfiniBand (0)")]
+    shown = [("transport", "iWARP (1)" if context.hca.transport == IWARP else "InfiniBand (0)")]
     shown += [(name, _written(name, getattr(attributes, name))) for name in _BRIEF]
     shown += [("board_id", _BOARD), ("phys_port_cnt", str(attributes.phys_port_cnt))]
     if verbose:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fauxrdma.hca.atomics import ATOMIC_BYTES
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.work_queue import SendWqe
-from fauxrdma.ib.enums import BthOpcode, WcStatus, WrOpcode
+from fauxrdma.ib.enums import AtomicCap, BthOpcode, WcStatus, WrOpcode
 from fauxrdma.ib.work import MAX_MESSAGE_BYTES
 from fauxrdma.memory.regions import Fault, KeyTable
 from fauxrdma.memory.spans import Piece
@@ -72,6 +72,8 @@ def check_request(wqe: SendWqe, qp: QueuePair, keys: KeyTable) -> int:
         name = _W(opcode).name
         if qp.attr.max_rd_atomic == 0:
             return _fail(wqe, qp, WcStatus.IBV_WC_LOC_QP_OP_ERR, f"{name} on a queue pair whose max_rd_atomic is 0")
+        if opcode != _READ and qp.profile.attributes.atomic_caps == AtomicCap.IBV_ATOMIC_NONE:
+            return _fail(wqe, qp, WcStatus.IBV_WC_LOC_QP_OP_ERR, f"{name} on a device whose atomic_cap is ATOMIC_NONE")
         if wqe.inline is not None:
             return _fail(
                 wqe, qp, WcStatus.IBV_WC_LOC_QP_OP_ERR, f"{name} cannot be inline: it needs registered memory for"

@@ -12,6 +12,7 @@ from fauxrdma.hca.events import AsyncEvent
 from fauxrdma.hca.port import Port
 from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
+from fauxrdma.ib.rnic import as_adapter_of
 from fauxrdma.runtime.emulated_port import EmulatedPort
 from fauxrdma.runtime.queue_rings import CompletionQueue
 from fauxrdma.wire.fabric_messages import HcaInfo
@@ -27,7 +28,7 @@ class EmulatedHca:
         self, info: HcaInfo, rng: random.Random, profile: HcaProfile = PROFILES[DEFAULT_PROFILE], seed: int = 0
     ) -> None:
         self.info = info
-        self.profile = profile
+        self.profile = profile = as_adapter_of(info.transport, profile)
         self.attributes = profile.device_attributes(info.guid)
         self.port = EmulatedPort(info, self.attributes)
         self.engine = HcaEngine(

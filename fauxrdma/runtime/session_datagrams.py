@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import FauxrdmaError, VerbsError
 from fauxrdma.ib.attributes import AHAttr
+from fauxrdma.ib.rnic import check_offered
 from fauxrdma.memory.regions import ProtectionDomain
 from fauxrdma.wire.control import Message
 
@@ -36,6 +37,7 @@ class DatagramVerbs:
     # ---- address handles -----------------------------------------------------------------------------------------
 
     def _create_ah(self, msg: V.CreateAh) -> None:
+        check_offered(self._session.hca.info.transport, "Failed to create AH", "address handles")
         pd = self._session.memory.pd(msg.pd)
         attr = self._session.hca.port.checked("Failed to create AH", msg.av.attr(), multicast=True)
         if attr.is_multicast:
@@ -71,6 +73,7 @@ class DatagramVerbs:
     # ---- multicast groups ----------------------------------------------------------------------------------------
 
     def _attach(self, msg: V.AttachMcast) -> None:
+        check_offered(self._session.hca.info.transport, "Failed to attach QP to multicast group", "multicast")
         qp = self._session.qps.own_qp(msg.qpn)
         lid = self._session.hca.port.group_lid(msg.gid, msg.lid)
         self._session.hca.engine.datagrams.attach(qp, msg.gid, lid)

@@ -12,8 +12,9 @@ from fauxrdma.abi.layout import QpLayout
 from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.errors import FauxrdmaError, VerbsError
 from fauxrdma.ib.attributes import QPAttr, QPCap
-from fauxrdma.ib.enums import AsyncEventType, QpAttrMask, QpState
+from fauxrdma.ib.enums import AsyncEventType, QpAttrMask, QpState, QpType
 from fauxrdma.ib.qp_states import check_type
+from fauxrdma.ib.rnic import check_offered
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.runtime.queue_rings import RecvRing, SendRing
 from fauxrdma.wire.control import Message
@@ -58,6 +59,9 @@ class QpVerbs:
                     errno.EINVAL, f"Failed to create QP: there is no completion queue {cqn} in this context"
                 )
         qp_type = check_type(msg.qp_type)
+        reliable = qp_type == QpType.IBV_QPT_RC
+        transport = self._session.hca.info.transport
+        check_offered(transport, "Failed to create QP", qp_type.name, reliable_connection=reliable)
         pd = self._session.memory.pd(msg.pd)
         cap = QPCap(
             msg.max_send_wr,

@@ -20,6 +20,7 @@ from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.attributes import DeviceAttr
 from fauxrdma.ib.enums import AsyncEventType
 from fauxrdma.ib.profiles import parse_profile
+from fauxrdma.ib.rnic import as_adapter_of
 from fauxrdma.memory.shared import SharedMemory, address_of
 from fauxrdma.runtime.control_channel import ControlChannel
 from fauxrdma.runtime.fabric_clock import FabricClock
@@ -121,7 +122,7 @@ class Context(PortQueries):
         self._doorbells = DoorbellRing(memory.view)
         self._doorbell_fd, self.async_fd = fds[1], fds[2]
         self.hca = opened.hca
-        self.profile = parse_profile(opened.profile)
+        self.profile = as_adapter_of(opened.hca.transport, parse_profile(opened.profile))
         self.name = opened.hca.name
         self.node = opened.node
         self.fabric = opened.fabric

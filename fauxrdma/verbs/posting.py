@@ -11,9 +11,10 @@ import struct
 
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import MwType, QpType, SendFlags, WrOpcode
+from fauxrdma.ib.rnic import IWARP
 from fauxrdma.ib.work import OPERATIONS, SendWR
 
-__all__ = ["PLAIN", "check_inline", "check_operation", "datagram_operands", "refused", "special_operands"]
+__all__ = ["PLAIN", "check_inline", "datagram_operands", "no_operation", "refused", "special_operands"]
 
 PLAIN = frozenset(
     (
@@ -56,14 +57,14 @@ def refused(what: str, error: VerbsError | struct.error, bad_wr: object) -> Verb
     return error
 
 
-def check_operation(opcode: int, qp_type: QpType) -> None:
-    """Raise VerbsError(EINVAL) when a queue pair of this transport does not have the operation."""
-    if opcode not in OPERATIONS[qp_type]:
-        try:
-            name = WrOpcode(opcode).name
-        except ValueError:
-            name = f"opcode {opcode!r}"
-        raise refuse(f"{name} is not an operation of {qp_type.name} queue pairs")
+def no_operation(opcode: int, qp_type: QpType, transport: str) -> VerbsError:
+    """EINVAL for an operation that a queue pair of this type does not have."""
+    try:
+        name = WrOpcode(opcode).name
+    except ValueError:
+        name = f"opcode {opcode!r}"
+    where = " on iWARP" if opcode in OPERATIONS[qp_type] and transport == IWARP else ""
+    return refuse(f"{name} is not an operation of {qp_type.name} queue pairs{where}")
 
 
 def check_inline(wr: SendWR) -> None:

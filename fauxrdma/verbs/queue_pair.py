@@ -19,12 +19,13 @@ from fauxrdma.ib.attributes import AHAttr, QPAttr, QPCap
 from fauxrdma.ib.enums import AccessFlags, LinkLayer, Mtu, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
 from fauxrdma.ib.gids import connection_gid_index, gid_table
 from fauxrdma.ib.qp_states import TRANSITIONS, check_type
+from fauxrdma.ib.rnic import operations_of
 from fauxrdma.ib.work import RecvWR, SendWR
 from fauxrdma.memory.shared import SharedMemory
 from fauxrdma.verbs.completion import CQ
 from fauxrdma.verbs.memory import PD
 from fauxrdma.verbs.memory_windows import MW, MWBind
-from fauxrdma.verbs.posting import PLAIN, check_inline, check_operation, datagram_operands, refused, special_operands
+from fauxrdma.verbs.posting import PLAIN, check_inline, datagram_operands, no_operation, refused, special_operands
 from fauxrdma.verbs.shared_receive import SRQ
 
 __all__ = ["QP", "QPInitAttr"]
@@ -79,6 +80,7 @@ class QP:
         self._init_attr = replace(init_attr)
         self.cap = cap = init_attr.cap if self.srq is None else replace(init_attr.cap, max_recv_wr=0)
         self.qp_type = check_type(init_attr.qp_type)
+        self._offered = operations_of(self.context.hca.transport, self.qp_type)
         created, fds = self.context._channel.request(
             V.CreateQp(
                 int(init_attr.qp_type), pd.handle, self.scq.handle, self.rcq.handle,
@@ -297,7 +299,8 @@ class QP:
                 f"Failed to post send: all {cap.max_send_wr} send requests of QP 0x{self.qp_num:x} are outstanding; "
                 "poll completions (of signaled requests) first",
             )
-        check_operation(wr.opcode, self.qp_type)
+        if wr.opcode not in self._offered:
+            raise no_operation(wr.opcode, self.qp_type, self.context.hca.transport)
         sg = wr.sg
         if len(sg) > cap.max_send_sge:
             raise VerbsError(

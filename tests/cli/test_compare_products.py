@@ -47,6 +47,20 @@ def test_run_puts_ranks_where_it_is_told(cli: Any) -> None:
     assert ports == {"n0.hca3", "n1.hca4"}
 
 
+def test_a_row_for_each_transport(cli: Any) -> None:
+    transports = ["infiniband", "rocev2", "rocev1", "iwarp"]
+    result = cli(
+        "compare", "seed-rail8", "--gpus", "2", "--clock", "none", "--transport", ",".join(transports), "--format",
+        "json", "--", cli.script(JOB), "4000",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    comparison = Comparison.model_validate_json(result.stdout)
+    assert [run.transport for run in comparison.runs] == transports
+    assert comparison.differing_values == []
+    infiniband, rocev2, rocev1, iwarp = (run.route.latency_mean_ns for run in comparison.runs if run.route)
+    assert infiniband < rocev2 <= rocev1 < iwarp
+
+
 def test_a_row_for_each_combination(cli: Any) -> None:
     script = cli.script(JOB)
     result = cli(

@@ -1,4 +1,4 @@
-"""A torch job over a RoCE v2 fabric: nothing in the script changes."""
+"""A torch job over Ethernet fabrics: nothing in the script changes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,19 @@ dist.destroy_process_group()
 
 
 @pytest.mark.torch
-def test_a_torch_job_runs_over_a_rocev2_fabric(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fabric",
+    [
+        str(ROOT / "examples" / "fabrics" / "roce-two-tier.yaml"),
+        "fat-tree,transport=rocev1",
+        "fat-tree,transport=iwarp",
+    ],
+    ids=["rocev2", "rocev1", "iwarp"],
+)
+def test_a_torch_job_runs_over_ethernet(fabric: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
-    fabric = ROOT / "examples" / "fabrics" / "roce-two-tier.yaml"
-    command = [sys.executable, "-m", "fauxrdma.cli.main", "run", str(fabric), "--nodes", "2", "--gpus", "2"]
+    command = [sys.executable, "-m", "fauxrdma.cli.main", "run", fabric, "--nodes", "2", "--gpus", "2"]
     done = subprocess.run(
         [*command, "--clock", "none", "--", str(script)], capture_output=True, text=True, timeout=110, cwd=tmp_path
     )
