@@ -18,6 +18,7 @@ from fauxrdma.communicator.message_peers import MessagePeers
 from fauxrdma.communicator.node_peer import NodePeer
 from fauxrdma.communicator.peer_set import COUNT_EVERY_S
 from fauxrdma.communicator.sleeping import sleep_on
+from fauxrdma.errors import CollectiveError
 from fauxrdma.fabric.peer_port import PeerPort
 from fauxrdma.verbs import Context
 
@@ -64,6 +65,7 @@ class MessageThread:
         self._heard = time.monotonic()
         self._closing = False
         self._broken: str | None = None
+        self._aborted: str | None = None
         self._wake_fd, self._ring_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name=f"fauxrdma-messages{rank}", daemon=True)
         self._thread.start()
@@ -104,6 +106,8 @@ class MessageThread:
         self._take_submitted()
 
     def _turn(self) -> None:
+        if self._aborted is not None:
+            raise CollectiveError(self._aborted)
         peers = self._peers
         self._take_submitted()
         peers.look(for_anybody=self._anybody)
@@ -216,6 +220,11 @@ class MessageThread:
         return self._peers.after_sleep(ready) or self._wake_fd in ready
 
     # The end.
+
+    def abort(self, reason: str) -> None:
+        """Fail everything at once."""
+        self._aborted = reason
+        self._ring()
 
     def close(self) -> None:
         """Let what has been sent arrive (a few seconds at most), fail what has not, free everything. Idempotent."""

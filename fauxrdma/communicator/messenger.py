@@ -139,6 +139,14 @@ class Messenger(PlanRunner):
                 )  # fmt: skip
             return self._messages
 
+    def abort(self, reason: str = "the communicator was aborted") -> None:
+        """As of any communicator; sends and receives fail, too."""
+        with self._message_lock:
+            messages = self._messages
+        if messages is not None:
+            messages.abort(reason)
+        super().abort(reason)
+
     def close(self) -> None:
         """Let what was put or sent arrive (a few seconds at most), then free everything. Idempotent; never raises."""
         with self._message_lock:

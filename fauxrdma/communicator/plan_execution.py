@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fauxrdma.collectives import PlanExecutor
 from fauxrdma.communicator.mesh import PROBE_S, PeerMesh
@@ -15,14 +15,20 @@ __all__ = ["execute"]
 Run = tuple[PeerMesh, PlanExecutor]
 
 
-def execute(runs: Sequence[Run], what: str, call: int, timeout_s: float, deadline: float) -> None:
+def execute(
+    runs: Sequence[Run], what: str, call: int, timeout_s: float, deadline: float, aborted: Callable[[], str | None]
+) -> None:
     """Drive all `runs` until each is done. `what` names the collective in errors and `call` is its number in the
     communicator; `deadline`, in monotonic wall time, is `timeout_s` after it began. Raises CollectiveError when a peer
-    that is needed fails, or when the time is up."""
+    that is needed fails, when the time is up, or when `aborted` says why to give up."""
     for mesh, executor in runs:
         mesh.perform(executor.start(), deadline)
     heard = time.monotonic()
     while left := [run for run in runs if not run[1].done]:
+        if (reason := aborted()) is not None:
+            elapsed_s = time.monotonic() - (deadline - timeout_s)
+            rank = left[0][0].rank
+            raise CollectiveError(f"rank {rank}: {what} ended after {elapsed_s:.1f} s (call {call}): {reason}")
         for mesh, executor in left:
             for endpoint in mesh.endpoints.values():
                 if endpoint.failure is not None and executor.needs(endpoint.peer):

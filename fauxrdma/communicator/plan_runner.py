@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -95,6 +96,8 @@ class PlanRunner:
         self._broken: str | None = None
         self._disagreed = False  # about settings: the others find out by the store, which therefore stays a while
         self._closed = False
+        self._aborted: str | None = None
+        self._under_way = threading.Lock()
         self._store = store
         self._prefix = prefix
         told = shared_settings(settings, share_memory=shared, slots=slots, slot_bytes=slot_bytes, lanes=lanes)
@@ -170,6 +173,12 @@ class PlanRunner:
         `nbytes` is for the records."""
         if self._closed:
             raise CollectiveError(f"rank {self.rank}: this communicator is closed")
+        with self._under_way:
+            self._run_alone(plan, buffers, arithmetic, nbytes)
+
+    def _run_alone(
+        self, plan: Plan | ChannelledPlan, buffers: dict[str, Array], arithmetic: Arithmetic | None, nbytes: int
+    ) -> None:
         if self._broken is not None:
             raise CollectiveError(
                 f"rank {self.rank}: this communicator is broken since an earlier error: {self._broken}"
@@ -229,7 +238,8 @@ class PlanRunner:
         for mesh, part in zip(meshes, parts, strict=True):
             mesh.connect(part.program(self.rank).peers)
             runs.append((mesh, PlanExecutor(part, self.rank, buffers, mesh.channels, arithmetic, signature)))
-        execute(runs, f"{plan.name} of {format_bytes(nbytes)}", self._calls, self.timeout_s, deadline)
+        what = f"{plan.name} of {format_bytes(nbytes)}"
+        execute(runs, what, self._calls, self.timeout_s, deadline, lambda: self._aborted)
 
     def _call_key(self, rank: int) -> str:
         return f"{self._prefix}fauxrdma/{rank}/call"
@@ -260,6 +270,20 @@ class PlanRunner:
         self._tell_call()
         for mesh in self._meshes:
             mesh.disconnect(reason)
+
+    def abort(self, reason: str = "the communicator was aborted") -> None:
+        """Give up, from any thread: a collective under way raises CollectiveError within half a second (one that still
+        waits for a rank to connect, when the store's timeout passes), those of the peers when they notice, as they
+        would notice this rank's death. Then, as after any error, only `close` is left; a new communicator can take its
+        place, with a `prefix` of its own. Idempotent."""
+        if self._aborted is None:
+            self._aborted = reason
+        if self._under_way.acquire(blocking=False):  # otherwise the call under way breaks it
+            try:
+                if self._broken is None and not self._closed:
+                    self._break(reason)
+            finally:
+                self._under_way.release()
 
     def close(self) -> None:
         """Let the last puts finish (a few seconds at most), then free everything. Idempotent; never raises."""

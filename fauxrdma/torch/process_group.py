@@ -110,8 +110,8 @@ class FauxrdmaProcessGroup(CollectiveCalls, PointToPointCalls):
         process_statistics().write_where_asked()
 
     def abort(self) -> None:
-        """End without waiting for collectives under way: they fail at their peers, too."""
-        self._communicator.timeout_s = 0.0
+        """End without waiting for what is under way: it fails, here and at the peers."""
+        self._communicator.abort("the process group was aborted")
         if self._thread.stop(2.0):
             self._communicator.close()
 

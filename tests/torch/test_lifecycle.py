@@ -197,3 +197,34 @@ def test_daemon_killed_under_ddp_names_rank_queue_pair_and_link(tmp_path: Path) 
         assert "n0.hca1->" in survivor.stderr
         assert orphan.returncode != 0
         assert "daemon" in orphan.stderr
+
+
+REBUILT = """
+import os, sys, threading, torch, torch.distributed as dist
+rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+folder = sys.argv[1]
+dist.init_process_group("fauxrdma", store=dist.FileStore(folder + "/first", n), rank=rank, world_size=n)
+dist.all_reduce(torch.ones(10))
+work = dist.all_reduce(torch.ones(10), async_op=True) if rank else None  # rank 0 does not come
+if rank == 0:
+    dist.group.WORLD.abort()
+else:
+    try:
+        work.wait()
+    except Exception as error:
+        print("failed:", str(error).splitlines()[0])
+dist.destroy_process_group()
+dist.init_process_group("fauxrdma", store=dist.FileStore(folder + "/second", n), rank=rank, world_size=n)
+tensor = torch.full((5,), float(rank))
+dist.all_reduce(tensor)
+print("sum", tensor[0].item())
+dist.destroy_process_group()
+"""
+
+
+def test_an_aborted_group_is_rebuilt(lab: LocalLab, tmp_path: Path) -> None:
+    outcomes = run_everywhere(lab_environments(lab, 3), ["-c", REBUILT, str(tmp_path)], tmp_path)
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.returncode == 0, outcome.stderr
+        assert outcome.stdout.splitlines()[-1] == "sum 3.0"
+        assert rank == 0 or "failed: rank" in outcome.stdout
