@@ -15,6 +15,7 @@ from fauxrdma.ib.enums import QpAttrMask as M
 
 __all__ = [
     "ACK_TIMEOUT_UNIT_NS",
+    "DATA_LANES",
     "FIRST_MULTICAST_LID",
     "LAST_MULTICAST_LID",
     "RNR_TIMER_NS",
@@ -25,6 +26,7 @@ __all__ = [
     "QPCap",
     "SrqAttr",
     "ack_timeout_ns",
+    "lane_of_sl",
 ]
 
 ACK_TIMEOUT_UNIT_NS = 4096
@@ -67,6 +69,16 @@ class SrqAttr:
 FIRST_MULTICAST_LID = 0xC000
 LAST_MULTICAST_LID = 0xFFFE
 """0xFFFF is the permissive LID; 1 to 0xBFFF are unicast (IBTA vol. 1, 4.1.3)."""
+
+
+DATA_LANES = 8
+"""Data lanes of a port, VL0 to VL7, as OpenSM finds them on ibsim and as common switches have."""
+
+
+def lane_of_sl(sl: int) -> int:
+    """The virtual lane of a service level: SL to VL maps are OpenSM's usual ones, lane n for level n, counted modulo
+    the lanes there are."""
+    return sl % DATA_LANES
 
 
 @dataclass(slots=True)

@@ -157,7 +157,7 @@ class DataPath:
                         data, memory = cut
                         link.send_parts((data,))
                         extents = ((memory, len(data) - WRITE_ONLY_BYTES),)
-                        self.meter.sent(hca.info.lid, flow.dlid, extents, label=flow.label)
+                        self.meter.sent(hca.info.lid, flow.dlid, extents, label=flow.label, vl=flow.vl)
                         self._arm(hca)
                         return
         self._feed_engine(hca, Doorbell(qpn))

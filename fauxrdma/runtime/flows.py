@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, lane_of_sl
 from fauxrdma.ib.enums import QpType
 from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.runtime.emulated_hca import EmulatedHca
@@ -36,16 +36,18 @@ class Flow:
         "patient_ack",
         "qpn",
         "ready",
+        "vl",
         "weight",
     )
 
-    def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0) -> None:
+    def __init__(self, fid: int, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0, sl: int = 0) -> None:
         self.fid = fid
         self.hca = hca
         self.qpn = qpn
         self.label = hca.flow_label(qpn)
         self.dlid = dlid
         self.group = group
+        self.vl = lane_of_sl(sl)  # of a connection; a datagram names its own
         self.link: PeerLink | None = None
         self.ready = False  # the engine said WantsLink and was not yet found empty
         self.active = False  # the subnet manager counts it
@@ -53,6 +55,10 @@ class Flow:
         self.weight = 1.0
         self.patient_ack: Frame | None = None
         self.dealer: PacketDealer | None = None  # of a flow that is sprayed
+
+    def lane_of(self, frame: Frame) -> int:
+        """The virtual lane that a frame of this flow takes."""
+        return self.vl or lane_of_sl(frame.sl)
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -96,7 +102,7 @@ class FlowTable:
             return None
         if qp.qp_type == QpType.IBV_QPT_UD:
             return self._datagram_flow(hca, qpn, dlid, 0)
-        flow = self._connected[key] = self._open(hca, qpn, qp.dlid)
+        flow = self._connected[key] = self._open(hca, qpn, qp.dlid, sl=qp.attr.ah_attr.sl)
         return flow
 
     def _datagram_flow(self, hca: EmulatedHca, qpn: int, dlid: int, group: int) -> Flow:
@@ -119,8 +125,8 @@ class FlowTable:
         busy = [branch for branch in branches if branch.link is not None and not branch.link.writable]
         return next(iter(busy or branches), None) or self.flow(hca, qpn, dlid)
 
-    def _open(self, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0) -> Flow:
-        flow = Flow(self._next_id, hca, qpn, dlid, group)
+    def _open(self, hca: EmulatedHca, qpn: int, dlid: int, group: int = 0, sl: int = 0) -> Flow:
+        flow = Flow(self._next_id, hca, qpn, dlid, group, sl)
         flow.link = self._link_of(flow)
         self._next_id += 1
         self.by_id[flow.fid] = flow

@@ -99,7 +99,8 @@ class PacedSender(FrameSender):
             self._notify(self._counters())
         self._notify(
             FlowStart(
-                flow.fid, frame.slid, frame.dlid, flow.weight, flow.label, flowlet, flow.memory, frame.dest_qpn
+                flow.fid, frame.slid, frame.dlid, flow.weight, flow.label, flowlet, flow.memory, frame.dest_qpn,
+                flow.lane_of(frame),
             )
         )  # fmt: skip
 
@@ -126,8 +127,9 @@ class PacedSender(FrameSender):
                 continue
             if frame.opcode != _ACK and not flow.group:
                 self._meter.sent(
-                    frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label
-                )
+                    frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label,
+                    flow.lane_of(frame),
+                )  # fmt: skip
             if frame.dlid >= FIRST_MULTICAST_LID:
                 # It has left the HCA; now each member's copy takes its way through the tree.
                 for branch in self._flows.branches(flow.hca, flow.qpn, frame.dlid):
@@ -152,8 +154,9 @@ class PacedSender(FrameSender):
         assert isinstance(frame, Frame)
         if frame.opcode != _ACK and not flow.group and flow.hca.port.up:
             self._meter.sent(
-                frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label
-            )
+                frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label,
+                flow.lane_of(frame),
+            )  # fmt: skip
             if flow.dealer is not None:
                 flow.dealer.deal(frame.nbytes, frame.mtu)
 

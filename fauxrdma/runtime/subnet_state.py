@@ -15,7 +15,7 @@ from fauxrdma.fabric.flow_ways import FlowWays
 from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.subnet import Path, SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
-from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, LAST_MULTICAST_LID
+from fauxrdma.ib.attributes import DATA_LANES, FIRST_MULTICAST_LID, LAST_MULTICAST_LID
 from fauxrdma.ib.enums import LinkLayer
 from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.runtime.neighbours import Neighbours
@@ -284,6 +284,8 @@ class SubnetState:
             self.check_own(node, pair.slid)
             if not self._can_receive(pair.dlid):
                 raise RemoteProtocolError(f"node {node} counted bytes to LID {pair.dlid}, which no HCA has")
+            if not 0 <= pair.vl < DATA_LANES:
+                raise RemoteProtocolError(f"node {node} counted bytes on lane {pair.vl}: there are {DATA_LANES}")
             if min(pair.nbytes, pair.frames, pair.busy_ns) < 0:
                 raise RemoteProtocolError(f"node {node} counted less than nothing from LID {pair.slid} to {pair.dlid}")
         for spray in counters.sprayed:

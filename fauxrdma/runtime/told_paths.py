@@ -48,6 +48,7 @@ class ToldPaths:
             label=label,
             ways=len(found),
             lost_ways=lost if path.ways else [],
+            sl=self._manager.routes.sl(slid, dlid),
         )  # fmt: skip
 
     def _stuck_at(self, slid: int, dlid: int) -> str:

@@ -88,6 +88,7 @@ class TrafficAccount:
     def __init__(self, manager: SubnetManager) -> None:
         self._manager = manager
         self._sums: dict[tuple[int, int, tuple[int, ...]], _Sum] = {}
+        self._lanes: Counter[tuple[int, int]] = Counter()  # bytes by cable and virtual lane
         self._sprayed: Counter[int] = Counter()  # bytes by cable
         self._peers: dict[tuple[int, int, int], _Sum] = {}  # by host, source GPU and target GPU
         self._links = {link.name: link.id for link in manager.topology.links}
@@ -103,12 +104,16 @@ class TrafficAccount:
         total.nbytes += counter.nbytes
         total.frames += counter.frames
         total.busy_ns += counter.busy_ns
+        if len(ways) == 1:
+            for cable in cables:
+                self._lanes[cable, counter.vl] += counter.nbytes
 
     def book_spray(self, counter: SprayCounter, ways: Ways) -> None:
         """Add what a daemon sent over the cables of each way."""
         for way, nbytes in zip(ways, counter.nbytes, strict=True):
             for cable in self._manager.cables_of(way) if nbytes else ():
                 self._sprayed[cable] += nbytes
+                self._lanes[cable, 0] += nbytes
 
     def land(self, counter: LandedCounter) -> None:
         """Add what a daemon laid into one of its memories."""
@@ -125,6 +130,7 @@ class TrafficAccount:
     def reset(self) -> None:
         """Zero all."""
         self._sums.clear()
+        self._lanes.clear()
         self._sprayed.clear()
         self._landed.clear()
         self._peers.clear()
@@ -155,6 +161,10 @@ class TrafficAccount:
             for at in self._manager.out_of_hca(lid, memory):
                 nbytes[at] += landed
                 busy_ns[at] = max(busy_ns[at], arriving_ns[lid])
+        by_lane: dict[int, dict[int, int]] = {}
+        for (cable, vl), carried in sorted(self._lanes.items()):
+            if carried:
+                by_lane.setdefault(cable, {})[vl] = carried
         out = []
         for link in links:
             # A short burst may be over before its FlowStart was here: then the sender knows better how long it took.
@@ -162,7 +172,16 @@ class TrafficAccount:
             could = self._manager.payload_rate(link.id).bytes_per_ns * active
             utilisation = min(1.0, nbytes[link.id] / could) if could > 0 and shaped else 0.0
             out.append(
-                LinkReport(link.name, link.src, link.dst, link.kind, link.rate.bits_per_s, nbytes[link.id], utilisation)
+                LinkReport(
+                    link.name,
+                    link.src,
+                    link.dst,
+                    link.kind,
+                    link.rate.bits_per_s,
+                    nbytes[link.id],
+                    utilisation,
+                    by_lane.get(link.id, {}),
+                )
             )
         return out
 

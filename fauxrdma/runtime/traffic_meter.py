@@ -16,12 +16,12 @@ _NO_DATA: tuple[Extent, ...] = ((HOST_MEMORY, 0),)
 
 
 class TrafficMeter:
-    """Bytes, frames and time under way by (source LID, destination LID, label of the flow, memory they come from);
-    bytes by (LID, memory they go to); a bounded, fair sample of fidelity debts. Memories are numbered as in
-    `fauxrdma.memory.location`."""
+    """Bytes, frames and time under way by (source LID, destination LID, label of the flow, memory they come from,
+    virtual lane); bytes by (LID, memory they go to); a bounded, fair sample of fidelity debts. Memories are numbered as
+    in `fauxrdma.memory.location`."""
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[int, int, int, int], list[int]] = {}
+        self._pairs: dict[tuple[int, int, int, int, int], list[int]] = {}
         self._landed: dict[tuple[int, int], int] = {}
         self._dealers: dict[tuple[int, int, int], PacketDealer] = {}
         self._dealt: list[SprayCounter] = []
@@ -39,12 +39,13 @@ class TrafficMeter:
         started_ns: int = 0,
         departed_ns: int = 0,
         label: int = 0,
+        vl: int = 0,
     ) -> None:
         """A frame left, with `extents` of payload. When shaped: it was submitted at `started_ns` and its last bit left
         at `departed_ns`."""
         frames = 1
         for memory, nbytes in extents or _NO_DATA:
-            key = (slid, dlid, label, memory)
+            key = (slid, dlid, label, memory, vl)
             pair = self._pairs.get(key)
             if pair is None:
                 pair = self._pairs[key] = [0, 0, 0, 0]
@@ -90,8 +91,8 @@ class TrafficMeter:
                 self._dealt.append(SprayCounter(*flow, dealer.take()))
         counters = Counters(
             [
-                PairCounter(slid, dlid, nbytes, frames, busy_ns, label, memory)
-                for (slid, dlid, label, memory), (nbytes, frames, busy_ns, _) in self._pairs.items()
+                PairCounter(slid, dlid, nbytes, frames, busy_ns, label, memory, vl)
+                for (slid, dlid, label, memory, vl), (nbytes, frames, busy_ns, _) in self._pairs.items()
             ],
             self._debts,
             retransmits - self._retransmits_reported,

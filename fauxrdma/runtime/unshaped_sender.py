@@ -66,7 +66,7 @@ class UnshapedSender(FrameSender):
                 return
             flow.patient_ack = None
         else:
-            self._meter.sent(frame.slid, frame.dlid, frame.extents, label=flow.label)
+            self._meter.sent(frame.slid, frame.dlid, frame.extents, label=flow.label, vl=flow.lane_of(frame))
         if frame.dlid >= FIRST_MULTICAST_LID:
             for branch in self._flows.branches(flow.hca, flow.qpn, frame.dlid):
                 if branch.link is not None:

@@ -182,10 +182,11 @@ class QP:
         return {"lid": hca.lid, "qpn": self.qp_num, "psn": self._psn, "gid": gid, "node": self.context.node}
 
     def address_of(self, remote: dict[str, Any]) -> AHAttr:
-        """The way to a remote endpoint from this device: what connecting uses, and what a datagram's AH is made of."""
+        """The way to a remote endpoint from this device: what connecting uses, and what a datagram's AH is made of. On
+        InfiniBand with the service level of the path record, as a connection manager asks for."""
         hca = self.context.hca
         if hca.link_layer != LinkLayer.IBV_LINK_LAYER_ETHERNET:
-            return AHAttr(remote["lid"], dgid=remote["gid"])
+            return AHAttr(remote["lid"], sl=self.context.path(remote["lid"]).sl, dgid=remote["gid"])
         return AHAttr(
             dgid=remote["gid"],
             is_global=True,

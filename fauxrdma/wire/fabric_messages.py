@@ -98,7 +98,7 @@ __all__ = [
     "SweepReport",
 ]
 
-CONTROL_VERSION = 7
+CONTROL_VERSION = 8
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -246,6 +246,9 @@ class PathAnswer(Message):
     Where packets are sprayed they take `ways` ways in turn, of which those numbered `lost_ways` lose them for now
     (`lost_at`: all do); `links` are those of all.
 
+    `sl` is the service level that the path record asks for: with it packets take the virtual lane that keeps the routes
+    free of deadlock (dfsssp).
+
     To a multicast LID: `links` are those of the tree, `latency_ns` 0, and `members` has the one-way latency in ns to
     every HCA that is reached, by LID."""
 
@@ -261,6 +264,7 @@ class PathAnswer(Message):
     label: int = 0
     ways: int = 1
     lost_ways: list[int] = field(default_factory=list)
+    sl: int = 0
 
 
 @message
@@ -292,7 +296,7 @@ class FlowStart(Message):
     `label` is what Ethernet switches tell flows apart by: the queue pair, on Ethernet. `flowlet`: nothing of the flow
     is under way, and what it sent before has been counted. `memory` is the one of the node that the bytes are read from
     (`fauxrdma.memory.location`; None: what the HCA usually serves), `dqpn` the queue pair that they go to. A flow that
-    reads from another memory now starts again."""
+    reads from another memory now starts again. `vl` is the virtual lane of its packets."""
 
     flow: int
     slid: int
@@ -302,6 +306,7 @@ class FlowStart(Message):
     flowlet: bool = True
     memory: int | None = None
     dqpn: int = 0
+    vl: int = 0
 
 
 @message
@@ -370,7 +375,7 @@ class MulticastApplied(Message):
 class PairCounter(Message):
     """Payload bytes and frames sent from slid to dlid out of one memory of the node (`fauxrdma.memory.location`) since
     the last report (deltas). `busy_ns`: fabric time during which any of them was being sent; 0 when nothing is
-    shaped."""
+    shaped. `vl`: the virtual lane they took."""
 
     slid: int
     dlid: int
@@ -379,6 +384,7 @@ class PairCounter(Message):
     busy_ns: int
     label: int = 0
     memory: int = 0
+    vl: int = 0
 
 
 @message
@@ -507,7 +513,7 @@ class SweepReport(Message):
 @message
 class LinkReport(Message):
     """One directed link: payload bytes carried, its rate (bits/s), and the mean utilisation over the time it had any
-    active flow's traffic (0..1; 0 when clock is 'none')."""
+    active flow's traffic (0..1; 0 when clock is 'none'). `vl_nbytes`, of a cable, are the bytes by virtual lane."""
 
     name: str
     src: str
@@ -516,6 +522,7 @@ class LinkReport(Message):
     rate_bps: int
     nbytes: int
     utilisation: float
+    vl_nbytes: dict[int, int] = field(default_factory=dict)
 
 
 @message

@@ -8,11 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fauxrdma.fabric.routing.switch_graph import SwitchGraph
+from fauxrdma.ib.attributes import DATA_LANES
 
 __all__ = ["DATA_LANES", "IslandLanes", "Lanes"]
-
-DATA_LANES = 8
-"""Data lanes of a port, VL0 to VL7, as OpenSM finds them on ibsim and as common switches have."""
 
 
 class Lanes:
