@@ -21,13 +21,16 @@ SWEEP_S = 5.0
 again at each SIGHUP, and on a busy machine would never come to an end."""
 
 
-def run_multicast(topology: Topology, engine: str, members: list[int], folder: Path) -> dict[str, frozenset[int]]:
-    """Ports of the group by switch name, for a fabric of one island; `members` are LIDs, the first HCA runs OpenSM."""
+def run_multicast(
+    topology: Topology, engine: str, members: list[int], folder: Path, *options: str
+) -> dict[str, frozenset[int]]:
+    """Ports of the group by switch name, for a fabric of one island; `members` are LIDs, the first HCA runs OpenSM,
+    with `options`."""
     (nodes,) = subnets(topology)
     names = dict(nodes)
     with simulated(topology, nodes, folder) as environment:
         manager = subprocess.Popen(
-            ["opensm", "-x", "-R", engine, "-s", "0", "-f", "osm.log", "-D", "0x43", "--dump_files_dir", "."],
+            ["opensm", "-x", "-R", engine, "-s", "0", "-f", "osm.log", "-D", "0x43", "--dump_files_dir", ".", *options],
             cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
