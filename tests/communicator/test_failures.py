@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -71,7 +72,12 @@ def test_rank_killed_leaves_the_fabric_usable(tmp_path: Path) -> None:
             processes[2].kill()
             texts = [process.communicate(timeout=60)[0] for process in processes]
         assert [process.returncode for process in processes] == [7, 7, -signal.SIGKILL, 7]
-        assert any("lost rank 2" in text for text in texts), texts
+        # Rank, peer, queue pair, links, what for, which call, and when.
+        words = (
+            r"rank 1 lost rank 2: queue pair 0x[0-9a-f]+ \(path n0\.gpu1->\S+ .*->n1\.gpu0\) completed with "
+            r"RETRY_EXC_ERR during all_reduce of 1 MiB \(call \d+, after \d+\.\d s\)"
+        )
+        assert any(re.search(words, text) for text in texts), texts
         # The daemons have released what the dead rank held: the same HCAs serve the next job.
         all_well(run_ranks(lab, 4, lambda c: c.all_reduce(np.ones(1000))))
 
