@@ -64,7 +64,7 @@ def coll(
             "--iters",
             "-n",
             min=0,
-            help="Timed calls of each size.  [default: 20, fewer, at least 2, of long ones]",
+            help="Timed calls of each size.  [default: 20, fewer of long ones]",
             show_default=False,
         ),
     ] = 0,

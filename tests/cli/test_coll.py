@@ -147,7 +147,7 @@ def test_wrong_elements_fail_the_command(cli: Any) -> None:
 
 
 def test_interrupted_it_leaves_nothing(cli: Any) -> None:
-    running = cli.start("coll", "all_reduce", "fat-tree", "-b", "8", "-e", "64M", "-f", "2", "--dilation", "20000")
+    running = cli.start("coll", "all_reduce", "fat-tree", "-b", "8", "-e", "2M", "-f", "2", "--dilation", "20000")
     assert running.stdout is not None
     for line in running.stdout:
         if ROW.match(line):

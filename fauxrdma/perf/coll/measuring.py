@@ -26,8 +26,6 @@ from fauxrdma.perf.coll.sweep import AUTO_ITERATIONS, Sweep
 
 __all__ = ["Bench"]
 
-_LEAST_ITERATIONS = 2
-
 
 @dataclass(slots=True)
 class _Timed:
@@ -132,7 +130,7 @@ class Bench:
     def _agree_on_iterations(self, seconds: float) -> int:
         slowest = max(self._gather(seconds))
         fit = int(self._sweep.budget_s / max(slowest, 1e-9))
-        return min(AUTO_ITERATIONS, max(_LEAST_ITERATIONS, fit))
+        return min(AUTO_ITERATIONS, max(1, fit))
 
     def _summary(self, case: Case, everyone: list[Any], iterations: int, checked: bool) -> Half:
         means = [mean_ns for mean_ns, _, _, _ in everyone]

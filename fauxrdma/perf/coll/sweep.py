@@ -17,7 +17,7 @@ AUTO_ITERATIONS = 20
 
 class Sweep(BaseModel):
     """One run of the bench, as its ranks are told it. `types` and `reductions` are names; `roots` is [-1] where there
-    is none. `iterations` 0: at most 20, as few as two where they would take longer than `budget_s` seconds of wall
+    is none. `iterations` 0: at most 20, as few as one where they would take longer than `budget_s` seconds of wall
     time."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
