@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from daemons.shell import add_process_options, announce, loop_factory, parse_address, prepare_process
-from fauxrdma.errors import ConfigError, FauxrdmaError
+from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.runtime.subnet_manager import CLOCKS, SubnetManagerService
 from fauxrdma.topology.loading import load_topology
@@ -94,7 +94,10 @@ async def _serve(service: SubnetManagerService, host: str, port: int, ready_fd: 
         # What exists now stays: scanning a large topology again and again would delay grants.
         gc.freeze()
         announce({"host": bound_host, "port": bound_port, "pid": os.getpid()}, ready_fd)
-        await stop.wait()
+        deadlock = loop.create_task(service.deadlock.wait())
+        await asyncio.wait((loop.create_task(stop.wait()), deadlock), return_when=asyncio.FIRST_COMPLETED)
+        if service.verdict:
+            raise FabricUnhealthy(service.verdict)
     finally:
         await service.close()
 

@@ -28,6 +28,7 @@ __all__ = [
     "CreateCq",
     "CreateQp",
     "CreateSrq",
+    "CreateTimer",
     "Created",
     "Destroy",
     "DetachMcast",
@@ -238,6 +239,12 @@ class MwKey(Message):
 @message
 class CreateChannel(Message):
     """Answer: Created with the read end of a pipe that carries 8-byte completion-queue handles."""
+
+
+@message
+class CreateTimer(Message):
+    """Clock virtual: something to wait for fabric time with. Answer: Created, with the timer's page (abi/timer_page.py)
+    and its eventfd."""
 
 
 @message

@@ -117,7 +117,8 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         on_nodes=spec.on_nodes,
     )
     with lab:
-        pace = f"{lab.dilation:g} times slower than modelled" if spec.clock == "paced" else "unshaped"
+        paces = {"paced": f"{lab.dilation:g} times slower than modelled", "virtual": "in virtual time"}
+        pace = paces.get(spec.clock, "unshaped")
         used = _count(len(lab.placement.nodes), "node")
         progress.stage(name, f"running {_count(lab.world_size, 'rank')} on {used}, {pace}")
         job = run_job(

@@ -51,6 +51,7 @@ class Clock(StrEnum):
     """What governs the time operations take."""
 
     PACED = "paced"
+    VIRTUAL = "virtual"
     NONE = "none"
 
 
@@ -77,7 +78,11 @@ GpusOption = Annotated[
 ]
 ClockOption = Annotated[
     Clock,
-    typer.Option("--clock", help="paced: shaped by the model of the fabric. none: as fast as this host goes."),
+    typer.Option(
+        "--clock",
+        help="paced: shaped by the model of the fabric. virtual: the same in simulated time, which waits for "
+        "every rank: slower, and the same from run to run. none: as fast as this host goes.",
+    ),
 ]
 DilationOption = Annotated[
     str,

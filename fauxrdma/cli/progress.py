@@ -60,7 +60,8 @@ def _summary(run: RunResult) -> str:
     values = " ".join(
         f"{name}={value if len(value) <= 16 else value[:12] + '...'}" for name, value in run.values.items()
     )
-    return f"done in {run.wall_s:.1f} s of wall time" + (f": {values}" if values else "")
+    took = "" if run.wall_s is None else f" in {run.wall_s:.1f} s of wall time"
+    return f"done{took}" + (f": {values}" if values else "")
 
 
 class PlainProgress:

@@ -41,6 +41,9 @@ class NodePeer:
         self.channel: Channel | None = None
         self.way: PeerWay | None = None
         self.timed = False
+        self.virtual = False
+        """Whether time is virtual: then the queue at the own port takes a message when its first bit is there, and not
+        when this rank first looks, which may be any time."""
         self.sent_bytes = 0
         """Payload put since the beginning."""
         self._counted = 0  # of these, told to the fabric's counters
@@ -80,6 +83,7 @@ class NodePeer:
         if here.place.gpu != there.place.gpu:
             self.way = peer_way(context.host_shape, context.node, *self._gpus)
         self.timed = context.clock != "none"
+        self.virtual = context.virtual is not None
 
     # Sending.
 
@@ -118,11 +122,32 @@ class NodePeer:
         """Tell the fabric's counters what was put since the last time."""
         nbytes = self.sent_bytes - self._counted
         if nbytes and self.way is not None:
+            # Rounded over all: how often it is told is a matter of wall time.
+            before_ns, now_ns = (round(sent / self.way.bytes_per_ns) for sent in (self._counted, self.sent_bytes))
             self._counted += nbytes
-            busy_ns = round(nbytes / self.way.bytes_per_ns) if self.timed else 0
+            busy_ns = now_ns - before_ns if self.timed else 0
             context.count_peer_traffic(*self._gpus, nbytes, busy_ns)
 
     # Receiving.
+
+    def arrives_ns(self) -> tuple[int, int]:
+        """When the first bit of the next message is here, and whose it is; time without end for none."""
+        channel, way = self.channel, self.way
+        if channel is None or way is None or not self.timed or self._inbox.put <= channel.arrived:
+            return 1 << 62, self.peer
+        return self._inbox.message(channel.arrived)[1] + way.latency_ns, self.peer
+
+    @property
+    def under_way(self) -> bool:
+        """In virtual time: whether something that the peer has sent is still to arrive."""
+        return self.virtual and self.due_ns() is not None
+
+    def due_ns(self) -> int | None:
+        """In virtual time: when there is something to do with what is under way."""
+        if self.next_due_ns is not None:
+            return self.next_due_ns
+        arrives_ns, _ = self.arrives_ns()
+        return arrives_ns if arrives_ns < 1 << 62 else None
 
     def poll(self, now_ns: int) -> bool:
         """Take in what the peer has written by fabric time `now_ns`; whether there was anything."""
@@ -137,6 +162,8 @@ class NodePeer:
         while inbox.put > channel.arrived:
             nbytes, begun_ns, call = inbox.message(channel.arrived)
             if self.timed and (way := self.way) is not None:
+                if self.virtual and now_ns < begun_ns + way.latency_ns:
+                    return happened
                 if self.next_due_ns is None:
                     self.next_due_ns = self._port.receive(begun_ns, nbytes, way.bytes_per_ns, way.latency_ns)
                 if now_ns < self.next_due_ns:
@@ -151,7 +178,10 @@ class NodePeer:
         return happened
 
     def check_alive(self) -> bool:
-        """Whether the peer's process still runs; if not, `failure` says so."""
+        """Whether the peer's process still runs; if not, `failure` says so. In virtual time what it sent comes
+        first."""
+        if self.under_way:
+            return True
         poller = select.poll()
         poller.register(self.exit_fd, select.POLLIN)
         if not poller.poll(0):

@@ -115,11 +115,12 @@ class PeerSet:
         happened = False
         if self._near:
             now_ns = self.context.fabric_now_ns()
-            for peer in self._near:
+            virtual = self.context.virtual is not None
+            for peer in sorted(self._near, key=NodePeer.arrives_ns) if virtual else self._near:
                 if peer.poll(now_ns):
                     happened = True
         if self._far:
-            _, completions = self._cq.poll(64)
+            _, completions = self._cq.look(64)
             if completions:
                 self._take(completions)
                 happened = True
@@ -127,6 +128,8 @@ class PeerSet:
 
     def due_in_s(self) -> float | None:
         """Wall time until the next message of a peer on this node has covered its modelled way."""
+        if self.context.virtual is not None:
+            return None  # the daemon announces it
         due = [peer.next_due_ns for peer in self._near if peer.next_due_ns is not None]
         if not due:
             return None
@@ -135,7 +138,12 @@ class PeerSet:
     def before_sleep(self) -> list[int]:
         """Have the HCA and the peers on this node announce what they do, on these file descriptors. Poll once more
         before you sleep."""
-        fds = [peer.exit_fd for peer in self._near if peer.failure is None and peer.exit_fd >= 0]
+        fds = [peer.exit_fd for peer in self._near if peer.failure is None and peer.exit_fd >= 0 and not peer.under_way]
+        if self.context.virtual is not None:
+            timer = self.context.virtual.timer
+            for peer in self._near:
+                timer.wake_by(peer.due_ns())
+            fds.append(timer.fd)
         if self._bell is not None:
             self._bell.about_to_sleep()
             fds.append(self._bell.fd)
@@ -148,6 +156,8 @@ class PeerSet:
         """Take in what happened; `ready` are the descriptors that were readable."""
         if self._bell is not None:
             self._bell.awake()
+        if self.context.virtual is not None:
+            self.context.virtual.timer.stay_asleep()
         if self._completion_channel.fd in ready and self._completion_channel.get_cq_event(timeout_s=0) is not None:
             self._cq.ack_events(1)
         happened = self.poll()
@@ -173,11 +183,12 @@ class PeerSet:
                 endpoint.repost()
 
     def probe(self, peer: int) -> None:
-        """Ask a peer that is waited for in vain for a sign of life."""
+        """Ask a peer that is waited for in vain for a sign of life. In virtual time, which wall time must not change,
+        peers that are gone are found out by a deadlock."""
         endpoint = self.endpoints[peer]
         if isinstance(endpoint, NodePeer):
             endpoint.check_alive()
-        else:
+        elif self.context.virtual is None:
             endpoint.probe()
 
     # Failures.

@@ -472,6 +472,17 @@ class HcaEngine:
         """When to send TimerExpired; may be early, never late. None when nothing waits."""
         return self.timers[0][0] if self.timers else None
 
+    def real_deadline_ns(self) -> int | None:
+        """As `next_deadline_ns`, but never early: it looks at all that wait."""
+        deadlines = []
+        for due, qpn in self.timers:
+            requester = self._requesters.get(qpn)
+            if qpn >= 0:
+                deadlines.append(requester.next_deadline_ns() if requester is not None else None)
+            elif -qpn in self._responders and self._responders[-qpn].held_until_ns is not None:
+                deadlines.append(due)
+        return min((at for at in deadlines if at is not None), default=None)
+
     def _timer_expired(self, now: int, out: list[Action]) -> None:
         while self.timers and self.timers[0][0] <= now:
             due, qpn = heapq.heappop(self.timers)

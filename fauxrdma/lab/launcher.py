@@ -134,6 +134,7 @@ def run_job(
                 die_with_parent=lab.in_main_thread,
             )
             ranks.append(child)
+        lab.await_ranks([child.pid for child in ranks])
         _watch(lab, ranks, on_notice, on_tick)
     finally:
         lab.supervisor.stop(ranks)

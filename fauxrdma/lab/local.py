@@ -28,7 +28,7 @@ from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
 __all__ = ["CLOCKS", "LocalLab", "obituary"]
 
 T = TypeVar("T")
-CLOCKS = ("paced", "none")
+CLOCKS = ("paced", "virtual", "none")
 _READY_TIMEOUT_S = 60.0
 _DAEMON_ERROR = re.compile(r"fauxrdma-[\w-]+: (?:error: )?(.+)")
 
@@ -72,7 +72,7 @@ class LocalLab:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
         if clock not in CLOCKS:
-            raise ConfigError(f"there is no clock {clock!r}: choose paced or none")
+            raise ConfigError(f"there is no clock {clock!r}: choose paced, virtual or none")
         _check_dilation(dilation)
         chosen = parse_profile(profile or DEFAULT_PROFILE)
         self.profile = chosen.spec
@@ -211,6 +211,14 @@ class LocalLab:
                 raise ConfigError(f"{self.topology.name} has no HCA {name!r}: they are called n0.hca1 and so on")
         label = qp_num if transport_of(self.topology).flow_entropy else 0
         return self._ask(lambda manager: manager.path(lids[source], lids[target], label))
+
+    def await_ranks(self, pids: Sequence[int]) -> None:
+        """Have virtual time wait for these processes, by rank, also before they have opened a device. Harmless with
+        other clocks."""
+        if self.clock == "virtual":
+            nodes = [self.placement.places[rank].node for rank in range(len(pids))]
+            names = [f"rank {rank} (node {node})" for rank, node in enumerate(nodes)]
+            self._ask(lambda manager: manager.await_ranks(nodes, list(pids), names))
 
     def _ask(self, question: Callable[[SubnetManagerLink], T]) -> T:
         self.check()

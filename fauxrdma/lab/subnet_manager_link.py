@@ -10,6 +10,8 @@ from fauxrdma.errors import ConfigError, FabricUnhealthy, RemoteProtocolError, S
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
+    ClockRanks,
+    ClockRanksKnown,
     FabricReady,
     FabricReport,
     LabHello,
@@ -83,6 +85,10 @@ class SubnetManagerLink:
     def path(self, slid: int, dlid: int, label: int = 0, timeout_s: float = 15.0) -> PathAnswer:
         """The path of a flow as the manager has it now; `label` tells those of one pair apart, on Ethernet."""
         return self._ask(PathQuery(slid, dlid, label), PathAnswer, timeout_s)
+
+    def await_ranks(self, nodes: list[int], pids: list[int], names: list[str], timeout_s: float = 15.0) -> None:
+        """Have virtual time wait for these processes, on the nodes of the same places in the lists."""
+        self._ask(ClockRanks(nodes, pids, names), ClockRanksKnown, timeout_s)
 
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""

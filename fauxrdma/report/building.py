@@ -54,7 +54,7 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
     main = next((c for c in collectives if c.op == "all_reduce" and c.nbytes), None)
     samples = [call.duration_ns for call in calls if (call.op, call.nbytes) == (main.op, main.nbytes)] if main else []
     modelled_ns = None
-    if main is not None and report.clock == "paced":
+    if main is not None and report.clock != "none":
         modelled_ns = all_reduce_ns(inputs.topology, placement.places, main.nbytes, main.algorithm)
     debt = None
     if report.clock == "paced" and report.debt_samples:
@@ -90,7 +90,7 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
         debt=debt,
         retransmits=report.retransmits,
         elapsed_ns=report.elapsed_ns,
-        wall_s=inputs.wall_s,
+        wall_s=inputs.wall_s if report.clock != "virtual" else None,
         notes=[],
     )
     run.notes.extend(_notes(run, len(records), sum(record.dropped for record in records)))

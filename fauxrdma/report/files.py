@@ -17,8 +17,9 @@ __all__ = ["check_writable", "compare_runs", "write_report"]
 
 
 def compare_runs(runs: Sequence[RunResult]) -> Comparison:
-    """The runs with their verdict, stamped with the present time."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    """The runs with their verdict, stamped with the present time unless all were in virtual time."""
+    virtual = all(run.clock == "virtual" for run in runs)
+    now = "" if virtual else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Comparison(
         fauxrdma_version=__version__,
         created=now,

@@ -44,7 +44,7 @@ def render_html(comparison: Comparison, topologies: Mapping[str, Topology]) -> s
         panels=[_panel(run, topologies[run.name], span) for run in comparison.runs],
         load_steps=LOAD_STEPS,
         debt_limit=DEBT_LIMIT_PERCENT,
-        shaped=all(run.clock == "paced" for run in comparison.runs),
+        shaped=all(run.clock != "none" for run in comparison.runs),
         commands=list(dict.fromkeys(shlex.join(run.command) for run in comparison.runs)),
     )
 

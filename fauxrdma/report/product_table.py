@@ -33,7 +33,7 @@ class Column:
 def product_columns(runs: Sequence[RunResult]) -> list[Column]:
     """What the runs differ in, then the metrics that any of them has."""
     words = [Column(name, [value_of(run, name) or _MISSING for run in runs], text=True) for name in varied(runs)]
-    clock = "fabric" if all(run.clock == "paced" for run in runs) else "wall"
+    clock = "fabric" if all(run.clock != "none" for run in runs) else "wall"
 
     def of_main(pick: Callable[[Collective], float | None]) -> Callable[[RunResult], float | None]:
         return lambda run: None if run.main_all_reduce is None else pick(run.main_all_reduce)
@@ -54,7 +54,7 @@ def product_columns(runs: Sequence[RunResult]) -> list[Column]:
             [_MISSING if run.debt is None else f"{run.debt.p99_percent:.1f} %" for run in runs],
             warn=doubtful,
         ),
-        Column("job, wall", [f"{run.wall_s:.1f} s" for run in runs]),
+        Column("job, wall", ["-" if run.wall_s is None else f"{run.wall_s:.1f} s" for run in runs]),
     ]
     return [*words, *(column for column in metrics if any(cell != _MISSING for cell in column.cells))]
 

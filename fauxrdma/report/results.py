@@ -1,7 +1,8 @@
 """What a run of a job over a fabric is reduced to. These models are the JSON file; docs/results.md explains each field.
 
-Suffixes are units: ``_ns`` nanoseconds of the run's clock (fabric time when it is paced, wall time when it is none),
-``_bps`` bits per second, ``_gb_per_s`` 10^9 bytes per second, ``_percent`` percent, ``_s`` seconds of wall time.
+Suffixes are units: ``_ns`` nanoseconds of the run's clock (fabric time when it is paced or virtual, wall time when it
+is none), ``_bps`` bits per second, ``_gb_per_s`` 10^9 bytes per second, ``_percent`` percent, ``_s`` seconds of wall
+time.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class RunResult(_Model):
     places: list[RankSeat] = Field(default_factory=list, description="the seat of each rank, in rank order")
     spine_bytes: int = Field(0, description="payload that left a leaf for another switch: what crosses spines")
     command: list[str]
-    clock: str = Field(description="paced or none")
+    clock: str = Field(description="paced, virtual or none")
     dilation: float = Field(description="one ns of fabric time took this many ns of wall time")
     seed: int
     routing: str = Field("", description="the routing engine really used")
@@ -142,17 +143,20 @@ class RunResult(_Model):
     main_all_reduce_ns: list[int] = Field(description="every duration of it, in order (at most 10000)")
     route: Route | None
     links: list[LinkLoad] = Field(description="busiest first")
-    debt: Debt | None = Field(description="null when the clock is none")
+    debt: Debt | None = Field(description="null unless the clock is paced")
     retransmits: int
     elapsed_ns: int = Field(description="of the run's clock, from the fabric's start to the report")
-    wall_s: float = Field(description="wall time of the job, from the launch of the ranks to the end of the last")
+    wall_s: float | None = Field(
+        description="wall time of the job, from the launch of the ranks to the end of the last; null in virtual time, "
+        "where runs of the same seed give the same file"
+    )
     notes: list[str] = Field(description="what a reader must know before trusting the numbers")
     thresholds: list[ThresholdOutcome] = Field(default_factory=list, description="what --threshold asked for")
 
     @property
     def time_name(self) -> str:
         """What this run's nanoseconds are."""
-        return "fabric time" if self.clock == "paced" else "wall time"
+        return "fabric time" if self.clock != "none" else "wall time"
 
     @property
     def world_size(self) -> int:
@@ -165,7 +169,7 @@ class Comparison(_Model):
 
     schema_version: int = SCHEMA_VERSION
     fauxrdma_version: str
-    created: str = Field(description="ISO 8601, UTC")
+    created: str = Field(description="ISO 8601, UTC; empty when all runs were in virtual time")
     verdict: str
     differing_values: list[str] = Field(description="names of results that are not the same in all runs")
     runs: list[RunResult]

@@ -33,7 +33,7 @@ class Row:
 
 def comparison_rows(runs: Sequence[RunResult]) -> list[Row]:
     """The rows that hold anything, for one run or many."""
-    clock = "fabric" if all(run.clock == "paced" for run in runs) else "wall"
+    clock = "fabric" if all(run.clock != "none" for run in runs) else "wall"
     groups = [_result_rows(runs), _time_rows(runs, clock), _fabric_rows(runs), _trust_rows(runs)]
     known = [[row for row in group if any(cell != _MISSING for cell in row.cells)] for group in groups]
     return [replace(row, section=place == 0) for group in known for place, row in enumerate(group)]
@@ -127,7 +127,7 @@ def _link_cell(run: RunResult, place: int) -> str:
     if place >= len(run.links):
         return _MISSING
     link = run.links[place]
-    load = f"{link.utilisation:.0%}, " if run.clock == "paced" else ""
+    load = f"{link.utilisation:.0%}, " if run.clock != "none" else ""
     return f"{link.name} {load}{format_bytes(link.nbytes)}"
 
 
@@ -141,5 +141,5 @@ def _trust_rows(runs: Sequence[RunResult]) -> list[Row]:
     return [
         Row("fidelity debt, p50 / p99", debts, warn=doubtful),
         Row("wall ns per fabric ns (k)", [f"{run.dilation:g}" if run.clock == "paced" else _MISSING for run in runs]),
-        Row("wall time of the job", [f"{run.wall_s:.1f} s" for run in runs]),
+        Row("wall time of the job", [_MISSING if run.wall_s is None else f"{run.wall_s:.1f} s" for run in runs]),
     ]

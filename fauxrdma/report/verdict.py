@@ -39,7 +39,7 @@ def _product(runs: Sequence[RunResult]) -> str:
         return ""
     dimensions = varied(runs)
     sentences = [_fastest_and_slowest(runs)]
-    shaped = all(run.clock == "paced" for run in runs)
+    shaped = all(run.clock != "none" for run in runs)
     if shaped and len(dimensions) > 1:
         sentences += [effect_of(dimension, runs) for dimension in dimensions]
     else:
@@ -89,7 +89,7 @@ def busiest_cable(run: RunResult) -> LinkLoad | None:
 
 def _why(fast: RunResult, slow: RunResult) -> str:
     """The reasons that the data supports, in a clause; empty when there is none."""
-    if fast.clock != "paced":
+    if fast.clock == "none":
         return "; nothing was shaped, so this is the host's doing"
     reasons = []
     if fast.route is not None and slow.route is not None:

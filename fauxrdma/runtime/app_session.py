@@ -36,6 +36,7 @@ from fauxrdma.runtime.session_ports import PortVerbs
 from fauxrdma.runtime.session_qps import QpVerbs
 from fauxrdma.runtime.session_queues import QueueVerbs
 from fauxrdma.runtime.session_srqs import SrqVerbs
+from fauxrdma.runtime.session_timers import TimerVerbs
 from fauxrdma.runtime.session_windows import WindowVerbs
 from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
@@ -79,9 +80,10 @@ class AppSession:
         self.srqs = SrqVerbs(self)
         self.device_memory = DeviceMemoryVerbs(self)
         self.datagrams = DatagramVerbs(self)
-        windows, ports = WindowVerbs(self), PortVerbs(self)
+        windows, ports, timers = WindowVerbs(self), PortVerbs(self), TimerVerbs(self)
         self._verbs = (
             self.qps, self.datagrams, self.srqs, self.queues, windows, self.memory, self.device_memory, ports,
+            timers,
         )  # fmt: skip
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,
@@ -111,6 +113,7 @@ class AppSession:
         except OSError:
             data, came = b"", []
         self._fds += came
+        self.data_path.touched()
         if not data:
             self.close()
             return
@@ -147,11 +150,21 @@ class AppSession:
     def track(self, task: asyncio.Task[None]) -> None:
         """Keep a task that answers a request; it ends with the session."""
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.data_path.touched()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is being prepared."""
+        return bool(self._tasks)
 
     def reply(self, msg: Message, *fds: int) -> None:
         """Answer the request being served; descriptors go along."""
         data = pack_frame(msg)
+        self.data_path.touched()
         try:
             sent = send_with_descriptors(self._socket, data, fds)
         except OSError as error:
@@ -169,19 +182,15 @@ class AppSession:
 
     def later(self, fabric_ns: int, call: Callable[[], None]) -> None:
         """Call back after a span of fabric time, not before, if the session lasts that long."""
-        clock = self.data_path.clock
-        at_ns = clock.now_ns() + fabric_ns
+        self.data_path.later(fabric_ns, lambda: None if self.closed else call())
 
-        def due() -> None:
-            if self.closed:
-                return
-            left_ns = at_ns - clock.now_ns()
-            if left_ns <= 0:
-                call()
-            else:  # the loop's timers count milliseconds from when its turn began
-                self.loop.call_later(left_ns * clock.dilation / 1e9, due)
+    def descriptors(self) -> list[int]:
+        """Where the application is heard."""
+        return [fd for fd in (self._socket.fileno(), self._doorbell_fd) if fd >= 0]
 
-        due()
+    def waits_for(self) -> list[str]:
+        """What the application can wait for, as far as the device knows, in words."""
+        return [*self.queues.waits_for(), *self.qps.waits_for()] if self._hca is not None else []
 
     @property
     def peer_pid(self) -> int:
@@ -225,7 +234,7 @@ class AppSession:
         self._doorbells = DoorbellRing(memory.view)
         self._doorbell_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         events_read, events_write = os.pipe2(os.O_CLOEXEC)
-        self._events = EventPipe(self.loop, events_write)
+        self._events = EventPipe(self.loop, events_write, self.data_path.gate)
         self._hca = hca
         hca.port.listeners.append(self.async_event)
         self.loop.add_reader(self._doorbell_fd, self._doorbell)

@@ -107,6 +107,10 @@ class ControlChannel:
     def _gone(self, reason: str) -> VerbsError:
         return VerbsError(errno.EIO, f"the HCA daemon at {self.path!r} is gone ({reason})")
 
+    def fileno(self) -> int:
+        """The socket's descriptor; -1 once closed."""
+        return self._socket.fileno()
+
     def daemon_gone(self) -> bool:
         """Whether the daemon has closed the connection."""
         if self._socket.fileno() < 0:

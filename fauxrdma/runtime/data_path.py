@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import (
@@ -27,7 +28,8 @@ from fauxrdma.hca.events import (
 from fauxrdma.ib.enums import AsyncEventType, QpState, WcStatus
 from fauxrdma.memory.regions import MemoryRegion
 from fauxrdma.runtime.emulated_hca import EmulatedHca
-from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.event_pipe import EventGate
+from fauxrdma.runtime.fabric_clock import Clock
 from fauxrdma.runtime.flows import Flow, FlowTable
 from fauxrdma.runtime.frame_sender import FrameSender
 from fauxrdma.runtime.landings import Landings
@@ -47,6 +49,16 @@ __all__ = ["DataPath"]
 log = logging.getLogger(__name__)
 
 
+class Timer(Protocol):
+    """One deadline."""
+
+    def arm(self, wall_ns: int | None, /) -> None:
+        """Be due then, or never."""
+
+    def close(self) -> None:
+        """Never be due."""
+
+
 class DataPath:
     """Moves frames. `notify(message)` goes to the subnet manager; `path(slid, dlid, label)` is what it said of a flow's
     path, and `want_path(slid, dlid, label)` asks for one it was not asked for yet: `update_paths` is to hear of it.
@@ -56,7 +68,7 @@ class DataPath:
         self,
         loop: asyncio.AbstractEventLoop,
         node: int,
-        clock: FabricClock,
+        clock: Clock,
         *,
         shaped: bool,
         quantum: int,
@@ -73,7 +85,7 @@ class DataPath:
         self.engines: list[HcaEngine] = []
         self.meter = TrafficMeter()
         self.receivers: set[Holder] = set()
-        self._peers = PeerDirectory(loop, node, clock.epoch_ns, self._path, self._deliver_locally, self._link_writable)
+        self._peers = self._make_peers(loop, node)
         self.flows = FlowTable(self._peers.link_of, self._opened, shaped=shaped)
         self._paced: PacedSender | None = None
         self._unshaped: UnshapedSender | None = None
@@ -88,9 +100,16 @@ class DataPath:
             self._sender = self._unshaped = UnshapedSender(loop, self.flows, self.meter, self._offer_link, self._arm)
         self._send = self._sender.send
         self._queue = self._sender.queue
-        self._timer = PreciseTimer(loop, self._tick)
+        self._timer = self._make_timer(loop)
+        self.gate: EventGate | None = None  # of events to applications
         self._armed_ns: int | None = None  # fabric time the timer is set to
         self._closed = False
+
+    def _make_timer(self, loop: asyncio.AbstractEventLoop) -> Timer:
+        return PreciseTimer(loop, self._tick)
+
+    def _make_peers(self, loop: asyncio.AbstractEventLoop, node: int) -> PeerDirectory:
+        return PeerDirectory(loop, node, self.clock.epoch_ns, self._path, self._deliver_locally, self._link_writable)
 
     # ---- set-up --------------------------------------------------------------------------------------------------
 
@@ -330,6 +349,22 @@ class DataPath:
         self._sender.writable(link)
 
     # ---- time ----------------------------------------------------------------------------------------------------
+
+    def touched(self) -> None:
+        """An application asked for something, or was answered."""
+
+    def later(self, fabric_ns: int, call: Callable[[], None]) -> None:
+        """Call back after a span of fabric time, not before."""
+        at_ns = self.clock.now_ns() + fabric_ns
+
+        def due() -> None:
+            left_ns = at_ns - self.clock.now_ns()
+            if left_ns <= 0:
+                call()
+            elif not self._closed:  # the loop's timers count milliseconds from when its turn began
+                self._loop.call_later(left_ns * self.clock.dilation / 1e9, due)
+
+        due()
 
     def set_rates(self, rates: dict[int, int]) -> None:
         """The subnet manager's grants, by flow, in bits/s."""

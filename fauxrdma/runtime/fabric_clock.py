@@ -6,8 +6,22 @@ CLOCK_MONOTONIC is one clock for all processes of a machine, so every daemon and
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
-__all__ = ["FabricClock"]
+__all__ = ["Clock", "FabricClock"]
+
+
+class Clock(Protocol):
+    """Fabric time, and the instants at which timers are set to reach it."""
+
+    epoch_ns: int
+    dilation: float
+
+    def now_ns(self) -> int:
+        """Fabric time now."""
+
+    def wall_ns(self, fabric_ns: int) -> int:
+        """What a timer is set to."""
 
 
 class FabricClock:

@@ -21,6 +21,8 @@ from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.frame_receiver import FrameReceiver
 from fauxrdma.runtime.host_identity import host_identity
 from fauxrdma.runtime.subnet_client import SubnetClient
+from fauxrdma.runtime.virtual_data_path import VirtualClock, VirtualDataPath
+from fauxrdma.runtime.virtual_node import VirtualNode
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
@@ -72,6 +74,7 @@ class HcaDaemon:
         self._groups: dict[int, list[int]] = {}  # multicast LID to its members, as the manager last said
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = False
+        self._virtual: VirtualNode | None = None
 
     async def start(self) -> None:
         """Listen, join the fabric, serve. Raises SetupError for addresses in use and an absent manager."""
@@ -88,24 +91,32 @@ class HcaDaemon:
             listener.close()
             await self.stop()
             raise
+        subnet = self._subnet
         self.data_path = self._build(loop, welcome)
         self._server = await loop.create_server(self._new_receiver, sock=listener, backlog=_BACKLOG)
         self._welcome = welcome
         self._ready = True
+        assert self._unix is not None
+        if isinstance(self.data_path, VirtualDataPath):
+            self._virtual = VirtualNode(
+                loop, self.data_path, self._unix.fileno(), lambda: self._sessions, self._busy,
+                lambda: subnet.heard, subnet.send,
+            )  # fmt: skip
         for msg in self._early:
             self._from_manager(msg)
-        assert self._unix is not None
         loop.add_reader(self._unix.fileno(), self._accept)
         log.info("node %d: %d HCAs on %s:%d, applications at %s", self.node, len(welcome.hcas), host, self.port,
                  self.socket_path)  # fmt: skip
 
     def _build(self, loop: asyncio.AbstractEventLoop, welcome: NodeWelcome) -> DataPath:
         assert self._subnet is not None
-        data_path = DataPath(
+        virtual = welcome.clock == "virtual"
+        make = VirtualDataPath if virtual else DataPath
+        data_path = make(
             loop,
             self.node,
-            FabricClock(welcome.epoch_ns, welcome.dilation),
-            shaped=welcome.clock == "paced",
+            VirtualClock(welcome.epoch_ns) if virtual else FabricClock(welcome.epoch_ns, welcome.dilation),
+            shaped=welcome.clock != "none",
             quantum=welcome.quantum,
             notify=self._subnet.send,
             path=self._subnet.known_path,
@@ -113,8 +124,9 @@ class HcaDaemon:
             adaptive=welcome.routing == "adaptive",
         )
         for info in welcome.hcas:
-            # Keys must not be guessable, so they come from the system and not from the fabric's seed.
-            data_path.add_hca(EmulatedHca(info, random.SystemRandom(), self.profile, welcome.seed))
+            # Keys must not be guessable, so they come from the system, but where a run is to be repeated.
+            rng = random.Random(f"{welcome.seed}/{info.lid}/keys") if virtual else random.SystemRandom()
+            data_path.add_hca(EmulatedHca(info, rng, self.profile, welcome.seed))
         return data_path
 
     def _bind_tcp(self) -> socket.socket:
@@ -170,9 +182,14 @@ class HcaDaemon:
         sock.setblocking(False)
         session = AppSession(
             asyncio.get_running_loop(), sock, self.node, self._welcome, self.data_path, self._subnet,
-            self.profile.spec, self._sessions.discard,
+            self.profile.spec, self._session_closed,
         )  # fmt: skip
         self._sessions.add(session)
+        self.data_path.touched()
+
+    def _session_closed(self, session: AppSession) -> None:
+        self._sessions.discard(session)
+        self.data_path.touched()
 
     def _listen_again(self) -> None:
         if self._unix is not None:
@@ -202,7 +219,12 @@ class HcaDaemon:
     def _from_manager(self, msg: Message) -> None:
         if not self._ready:
             self._early.append(msg)
-        elif isinstance(msg, RateGrant):
+            return
+        if self._virtual is not None:
+            if self._virtual.handle(msg):
+                return
+            self._virtual.news()
+        if isinstance(msg, RateGrant):
             self.data_path.set_rates(msg.rates)
         elif isinstance(msg, Directory):
             self.data_path.update_directory(msg)
@@ -217,10 +239,18 @@ class HcaDaemon:
         else:
             log.warning("the subnet manager sent an unexpected %s", type(msg).__name__)
 
+    def _busy(self) -> bool:
+        """Whether something was begun that ends by itself."""
+        return bool(self._tasks) or any(session.busy for session in self._sessions)
+
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.data_path.touched()
 
     def _want_path(self, slid: int, dlid: int, label: int) -> None:
         """A flow has begun whose own path nobody has asked for, as datagrams' do."""

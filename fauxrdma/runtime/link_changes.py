@@ -123,6 +123,10 @@ class LinkChanges:
             self._timer = None
         self._pending.close()
 
+    def next_ns(self) -> int | None:
+        """When `poll` has something to do."""
+        return self._subnet.next_ns()
+
     # -- sweeps
 
     def _arm(self) -> None:
@@ -130,11 +134,12 @@ class LinkChanges:
             self._timer.cancel()
             self._timer = None
         due = self._subnet.next_ns()
-        if due is not None:
+        if due is not None and self._state.clock != "virtual":
             delay_s = max(0.0, (due - self._now_ns()) * self._state.dilation / 1e9)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._poll)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.poll)
 
-    def _poll(self) -> None:
+    def poll(self) -> None:
+        """Carry out what is due: traps that arrive, sweeps that end."""
         self._timer = None
         now = self._now_ns()
         sweeps = self._subnet.poll(now)

@@ -11,7 +11,7 @@ from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
 from fauxrdma.ib.enums import BthOpcode
 from fauxrdma.memory.location import main_memory
 from fauxrdma.runtime.emulated_hca import EmulatedHca
-from fauxrdma.runtime.fabric_clock import FabricClock
+from fauxrdma.runtime.fabric_clock import Clock
 from fauxrdma.runtime.flows import Flow, FlowTable
 from fauxrdma.runtime.frame_sender import FrameSender, Offer
 from fauxrdma.runtime.landings import moves
@@ -39,7 +39,7 @@ class PacedSender(FrameSender):
         flows: FlowTable,
         meter: TrafficMeter,
         offer: Offer,
-        clock: FabricClock,
+        clock: Clock,
         quantum: int,
         notify: Callable[[Message], None],
         counters: Callable[[], Counters] | None,

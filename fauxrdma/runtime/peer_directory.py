@@ -66,9 +66,11 @@ class PeerDirectory:
             return None
         link = self._links.get(address)
         if link is None:
-            link = TcpLink(self._loop, address, self._node, self._epoch_ns, self._on_writable)
-            self._links[address] = link
+            link = self._links[address] = self._make_link(address)
         return link
+
+    def _make_link(self, address: tuple[str, int]) -> TcpLink:
+        return TcpLink(self._loop, address, self._node, self._epoch_ns, self._on_writable)
 
     def links(self) -> Iterable[PeerLink]:
         """All that are open."""

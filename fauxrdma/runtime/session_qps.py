@@ -168,6 +168,15 @@ class QpVerbs:
             for cqn in (qp.send_cqn, qp.recv_cqn):
                 self._session.queues.cqs[cqn].users -= 1
 
+    def waits_for(self) -> list[str]:
+        """The queue pairs with work that is not done, in words."""
+        out = []
+        for qpn in sorted(self.qpns):
+            qp, rings = self._session.hca.engine.qp(qpn), self._session.hca.rings.get(qpn)
+            if qp is not None and rings is not None and (receives := rings.pending_recvs()):
+                out.append(f"QP 0x{qpn:x} to LID {qp.dlid} ({qp.state.name}, {receives} receives posted)")
+        return out
+
     def close(self) -> None:
         """Destroy every queue pair; the peers hear nothing more."""
         for qpn in list(self.qpns):

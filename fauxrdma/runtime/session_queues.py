@@ -46,7 +46,9 @@ class QueueVerbs:
     def _create_channel(self, msg: V.CreateChannel) -> None:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         handle = self._session.hca.new_handle()
-        self.channels[handle] = CompletionChannel(handle, EventPipe(self._session.loop, write_fd))
+        self.channels[handle] = CompletionChannel(
+            handle, EventPipe(self._session.loop, write_fd, self._session.data_path.gate)
+        )
         self._session.reply(V.Created(handle), read_fd)
         os.close(read_fd)
 
@@ -130,6 +132,10 @@ class QueueVerbs:
         self._session.hca.owners.pop(("cq", cqn), None)
         if cq.channel is not None:
             cq.channel.users -= 1
+
+    def waits_for(self) -> list[str]:
+        """The queues whose next completion is to be announced, in words."""
+        return [f"a completion on CQ {cqn}" for cqn, cq in self.cqs.items() if cq.ring.armed_for(True)]
 
     def close(self) -> None:
         """Destroy everything. Queue pairs are gone already."""

@@ -10,6 +10,8 @@ from typing import Any, cast
 from fauxrdma.errors import FabricUnhealthy, RemoteProtocolError, SetupError
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import (
+    ClockGo,
+    ClockLook,
     Counters,
     FlowsForgotten,
     GidAnswer,
@@ -53,6 +55,8 @@ class SubnetClient(asyncio.Protocol):
         self._asked: dict[int, asyncio.Future[Any]] = {}  # about addresses, by token
         self._next_token = 1
         self._closing = False
+        self.heard = 0
+        """Messages taken in, those of virtual time itself left out."""
 
     @classmethod
     async def connect(
@@ -85,6 +89,8 @@ class SubnetClient(asyncio.Protocol):
         self._buffer.feed(data)
         try:
             for msg in self._buffer:
+                if not isinstance(msg, ClockGo | ClockLook):
+                    self.heard += 1
                 self._dispatch(msg)
         except RemoteProtocolError as error:
             log.error("the subnet manager broke the protocol: %s", error)

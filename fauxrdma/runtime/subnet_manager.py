@@ -21,10 +21,16 @@ from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.runtime.link_changes import LinkChanges
 from fauxrdma.runtime.multicast_manager import MulticastManager
 from fauxrdma.runtime.subnet_state import SubnetState, check_version
+from fauxrdma.runtime.time_service import TimeService
 from fauxrdma.topology.graph import Topology
 from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
+    ClockGo,
+    ClockLook,
+    ClockRanks,
+    ClockRanksKnown,
+    ClockWord,
     Counters,
     Directory,
     FabricReady,
@@ -56,7 +62,8 @@ from fauxrdma.wire.fabric_messages import (
 
 __all__ = ["CLOCKS", "SubnetManagerService"]
 
-CLOCKS = ("paced", "none")
+VIRTUAL_QUANTUM_DILATION = 1000.0
+CLOCKS = ("paced", "virtual", "none")
 HELLO_TIMEOUT_S = 10.0
 """A connection that has not introduced itself by then is closed."""
 FLUSH_TIMEOUT_S = 5.0
@@ -104,6 +111,9 @@ class SubnetManagerService:
         nodes, gpus = topology.hosts if nodes_in_use is None else nodes_in_use, topology.active_gpus
         if clock == "none":
             dilation, quantum = 1.0, MAX_BURST // topology.mtu * topology.mtu
+        elif clock == "virtual":
+            # The quantum of a fixed dilation, so that nothing depends on this host's speed.
+            dilation, quantum = 1.0, choose_quantum(topology, nodes, gpus, VIRTUAL_QUANTUM_DILATION)
         else:
             if dilation is None:
                 dilation = choose_dilation(topology, nodes, gpus, host_bytes_per_s())
@@ -127,9 +137,24 @@ class SubnetManagerService:
         self._next_token = 1
         self._assembled = False
         self._regrant_due = False
+        self.deadlock = asyncio.Event()
+        """Set when, in virtual time, all are blocked for ever; `verdict` says who waits for what."""
+        self.verdict = ""
+        self._time: TimeService | None = None
+        if clock == "virtual":
+            self._time = TimeService(
+                topology.hosts, self._tell, self._links.next_ns, self._links.poll, lambda: self._regrant_due,
+                self._deadlocked,
+            )  # fmt: skip
+
+    def _deadlocked(self, verdict: str) -> None:
+        self.verdict = verdict
+        self.deadlock.set()
 
     def now_ns(self) -> int:
         """Fabric time."""
+        if self._time is not None:
+            return self._time.now_ns()
         return int((time.monotonic_ns() - self.epoch_ns) / self.dilation)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
@@ -160,6 +185,8 @@ class SubnetManagerService:
         self._flushes.clear()
         self._multicast.close()
         self._links.close()
+        if self._time is not None:
+            self._time.close()
         if server is not None:
             await server.wait_closed()
 
@@ -180,6 +207,9 @@ class SubnetManagerService:
         self.state.leave(node, self.now_ns())
         self._schedule_regrant()
         self._links.node_left(node)
+        if self._time is not None:
+            self._time.keeper.leave(node)
+            self._time.turn()
         self._multicast.node_left(node, [hca.lid for hca in self.state.hcas(node)])
         for token in list(self._flushes):
             self._flushed(token, node)
@@ -192,6 +222,8 @@ class SubnetManagerService:
             hcas = self.state.join(message)
             connection.node = message.node
             self._nodes[message.node] = connection
+            if self._time is not None:
+                self._time.keeper.join(message.node)
             connection.send(
                 NodeWelcome(
                     version=CONTROL_VERSION,
@@ -229,7 +261,9 @@ class SubnetManagerService:
 
     def from_node(self, connection: _Connection, node: int, message: Message) -> None:
         """Handle a later message of an HCA daemon. Raises RemoteProtocolError to refuse it."""
-        if isinstance(message, FlowStart):
+        if isinstance(message, ClockWord) and self._time is not None:
+            self._time.said(node, message)
+        elif isinstance(message, FlowStart):
             if self.state.flow_start(node, message, self.now_ns()):
                 self._links.spread(lambda: None)
             self._schedule_regrant()
@@ -281,8 +315,19 @@ class SubnetManagerService:
             self._links.change(message, connection.send)
         elif isinstance(message, SweepQuery):
             self._links.query(connection.send)
+        elif isinstance(message, ClockRanks):
+            for node in set(message.nodes):
+                own = [at for at, where in enumerate(message.nodes) if where == node]
+                pids, names = [message.pids[at] for at in own], [message.names[at] for at in own]
+                self._tell(node, ClockRanks([node] * len(own), pids, names))
+            connection.send(ClockRanksKnown())
         else:
             raise RemoteProtocolError(f"a lab may not send {type(message).__name__} to the subnet manager")
+
+    def told(self, node: int, message: Message) -> None:
+        """A daemon was sent a message."""
+        if self._time is not None and not isinstance(message, ClockGo | ClockLook):
+            self._time.keeper.told(node)
 
     # -- rates
 
@@ -298,6 +343,8 @@ class SubnetManagerService:
             connection = self._nodes.get(node)
             if connection is not None:
                 connection.send(RateGrant(rates))
+        if self._time is not None:
+            self._time.turn()
 
     def _trees_changed(self) -> None:
         self.state.reroute(self.now_ns())
@@ -389,6 +436,8 @@ class _Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(pack_frame(message))
+        if self.node is not None:
+            self._service.told(self.node, message)
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             _log.warning("a peer (node %s) does not read what it is sent: cut off", self.node)
             self._transport.abort()

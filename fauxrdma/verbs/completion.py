@@ -182,7 +182,18 @@ class CQ:
         context._children.add(self)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
-        """Up to `num_entries` completions, oldest first: (how many, the completions). Makes no system call."""
+        """Up to `num_entries` completions, oldest first: (how many, the completions). Makes no system call.
+
+        Under clock `virtual` a poll that finds nothing waits until something happens in the fabric, or for what empty
+        polls cost in fabric time.
+        """
+        polled = self.look(num_entries)
+        if not polled[0] and self.context.virtual is not None and num_entries > 0:
+            self.context.virtual.timer.wait_step()
+        return polled
+
+    def look(self, num_entries: int = 1) -> tuple[int, list[WC]]:
+        """As `poll`, and finding nothing takes no fabric time: for who goes on to wait for an event."""
         if self.context._failures:
             self.context._failures.check("poll_cq")
         with self._lock:  # the slots, too: they are freed in the order of the completions
@@ -285,7 +296,7 @@ class CQ:
         Polls a little, then sleeps on the channel. Raises VerbsError(EIO) when the daemon is gone.
         """
         for _ in range(_SPINS):
-            _, wcs = self.poll(max_entries)
+            _, wcs = self.look(max_entries)
             if wcs:
                 return wcs
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -294,7 +305,7 @@ class CQ:
             raise VerbsError(errno.EINVAL, f"CQ {self.handle} has no completion channel to wait on")
         while True:
             self._arm()
-            _, wcs = self.poll(max_entries)
+            _, wcs = self.look(max_entries)
             if wcs:
                 return wcs
             left = None if deadline is None else deadline - time.monotonic()
@@ -310,7 +321,7 @@ class CQ:
         loop = asyncio.get_running_loop()
         while True:
             self._arm()
-            _, wcs = self.poll(1)
+            _, wcs = self.look(1)
             if wcs:
                 return wcs[0]
             await channel._readable(loop)

@@ -29,6 +29,7 @@ from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.verbs.event_account import EventAccount
 from fauxrdma.verbs.forked import watch_for_fork
 from fauxrdma.verbs.port_queries import PortQueries
+from fauxrdma.verbs.virtual_timer import VirtualClock
 from fauxrdma.wire.control import LENGTH_BYTES, decode
 from fauxrdma.wire.fabric_messages import HcaInfo, PathAnswer
 
@@ -128,7 +129,9 @@ class Context(PortQueries):
         self.fabric = opened.fabric
         self.clock = opened.clock
         self.host_shape = HostShape.from_dict(opened.host_shape)
-        self._clock = FabricClock(opened.epoch_ns, opened.dilation)
+        self.virtual: VirtualClock | None = VirtualClock(self._channel) if opened.clock == "virtual" else None
+        """Under clock `virtual`: what threads wait for fabric time with."""
+        self._clock = self.virtual or FabricClock(opened.epoch_ns, opened.dilation)
         watch_for_fork(self)
 
     @property
@@ -292,6 +295,8 @@ class Context(PortQueries):
             with contextlib.suppress(VerbsError):
                 child.close()
         self._channel.close()
+        if self.virtual is not None:
+            self.virtual.close()
         os.close(self._doorbell_fd)
         os.close(self.async_fd)
         self._doorbell_fd = self.async_fd = -1  # their numbers may soon be somebody else's

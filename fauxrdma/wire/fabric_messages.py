@@ -52,6 +52,11 @@ from fauxrdma.wire.control import Message, message
 
 __all__ = [
     "CONTROL_VERSION",
+    "ClockGo",
+    "ClockLook",
+    "ClockRanks",
+    "ClockRanksKnown",
+    "ClockWord",
     "Counters",
     "Directory",
     "DirectoryEntry",
@@ -555,3 +560,57 @@ class FabricReport(Message):
     lost_nodes: list[int]
     routing: str = ""
     routing_messages: list[str] = field(default_factory=list)
+
+
+# Virtual time (clock `virtual`, fabric/timekeeper.py).
+
+
+@message
+class ClockGo(Message):
+    """Subnet manager to daemon: fabric time is `now_ns`; carry out what is due and answer with ClockWord."""
+
+    step: int
+    now_ns: int
+
+
+@message
+class ClockLook(Message):
+    """Subnet manager to daemon: do all applications sleep? Answer: ClockWord with `look` and `phase`."""
+
+    number: int
+    phase: int
+
+
+@message
+class ClockWord(Message):
+    """Daemon to subnet manager: see NodeWord in fabric/timekeeper.py for the first fields. `look` and `phase` say which
+    ClockLook it answers (0: none), `asleep` what it found; `blocked` are sentences about who waits for what, with
+    the answers that found all asleep."""
+
+    step: int
+    heard: int
+    sent: dict[int, int]
+    received: dict[int, int]
+    due_ns: int | None
+    woke: bool
+    polling: bool
+    participants: int
+    look: int
+    phase: int
+    asleep: bool
+    blocked: list[str]
+
+
+@message
+class ClockRanks(Message):
+    """Lab to subnet manager (answer: ClockRanksKnown), which passes on to each daemon those of its node: the processes
+    that time waits for from now on, also before they have opened a device. Lists of the same length."""
+
+    nodes: list[int]
+    pids: list[int]
+    names: list[str]
+
+
+@message
+class ClockRanksKnown(Message):
+    """The daemons have been told."""
