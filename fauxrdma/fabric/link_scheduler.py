@@ -79,9 +79,13 @@ class LinkScheduler:
 
     Typical loop: `submit` what there is to send; at `next_ns()` call `poll(now)` and hand over the departures, then
     `idle_flows(now)` and tell the subnet manager that those flows have stopped.
+
+    `early`: `poll` gives items when they depart, and not when they arrive, so that the receiver, which then has to wait
+    for `release_ns` itself, has them before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, early: bool = False) -> None:
+        self._early = early
         self._flows: dict[int, _Flow] = {}
         self._busy: dict[int, _Flow] = {}
         self._ready: list[tuple[int, int, Departure]] = []
@@ -176,7 +180,8 @@ class LinkScheduler:
         return state.backlog if state is not None else 0
 
     def poll(self, now: int) -> list[Departure]:
-        """Everything with `release_ns` <= now, in release order (ties: submit order)."""
+        """Everything with `release_ns` <= now, in release order (ties: submit order); if early, all that has departed,
+        in that order."""
         now = self._advance_clock(now)
         for state in list(self._busy.values()):
             if state.head_ns is not None and state.head_ns <= now:
@@ -197,7 +202,7 @@ class LinkScheduler:
         for state in self._busy.values():
             if state.head_ns is None:
                 continue
-            arrival = state.head_ns + state.latency_ns
+            arrival = state.head_ns + (0 if self._early else state.latency_ns)
             if best is None or arrival < best:
                 best = arrival
             if state.latency_ns:  # the flow may fall idle before its first bytes arrive
@@ -252,7 +257,8 @@ class LinkScheduler:
     def _release(self, state: _Flow, order: int, item: object, nbytes: int, started: int, departed: int) -> None:
         release = departed + state.latency_ns
         state.last_release_ns = max(state.last_release_ns, release)
-        heapq.heappush(self._ready, (release, order, Departure(state.id, item, nbytes, departed, release, started)))
+        ready = departed if self._early else release
+        heapq.heappush(self._ready, (ready, order, Departure(state.id, item, nbytes, departed, release, started)))
 
 
 def _by_release(entry: tuple[int, int, Departure]) -> tuple[int, int]:

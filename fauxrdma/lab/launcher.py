@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fauxrdma.errors import CheckFailed, ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
-from fauxrdma.lab.local import LocalLab, obituary
+from fauxrdma.lab.local import LocalLab, obituary, verdict
 from fauxrdma.lab.processes import Child, Stream, describe_exit
 
 __all__ = ["JobResult", "RankLine", "parse_result_line", "resolve_command", "run_job"]
@@ -156,6 +156,8 @@ def _watch(
         if on_tick is not None:
             on_tick()
         if not noticed and (dead := lab.dead()):
+            if (found := verdict(dead[0])) is not None:
+                raise found
             noticed, give_up = True, now + (_AFTER_FIRST_FAILURE_S if blamed else _DAEMON_DEATH_GRACE_S)
             if on_notice is not None:
                 on_notice(obituary(dead[0]))

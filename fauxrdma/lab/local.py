@@ -25,7 +25,7 @@ from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
 
-__all__ = ["CLOCKS", "LocalLab", "obituary"]
+__all__ = ["CLOCKS", "LocalLab", "obituary", "verdict"]
 
 T = TypeVar("T")
 CLOCKS = ("paced", "virtual", "none")
@@ -350,6 +350,16 @@ def obituary(child: Child) -> str:
     returncode = child.returncode if child.returncode is not None else 0
     words = _last_words(child) if returncode > 0 else ""  # killed by a signal, it had no time to say anything
     return f"the {child.name} (pid {child.pid}) died: {describe_exit(returncode)}{words}"
+
+
+def verdict(child: Child) -> FabricUnhealthy | None:
+    """What a subnet manager said that ended because nothing can go on (a deadlock in virtual time); None for one that
+    ended otherwise."""
+    lines = [line.strip() for line in child.last_stderr() if line.strip()]
+    spoken = _DAEMON_ERROR.match(lines[-1]) if lines else None
+    if child.returncode != FabricUnhealthy.exit_code or spoken is None:
+        return None
+    return FabricUnhealthy(spoken.group(1))
 
 
 def _start_failure(child: Child) -> FauxrdmaError:

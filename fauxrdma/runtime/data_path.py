@@ -64,6 +64,9 @@ class DataPath:
     path, and `want_path(slid, dlid, label)` asks for one it was not asked for yet: `update_paths` is to hear of it.
     `adaptive`: the fabric chooses a way whenever a flow begins to send."""
 
+    EARLY = False
+    """Whether frames are sent when they depart, and kept by the receiver until they arrive."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -94,7 +97,7 @@ class DataPath:
         if shaped:
             self._sender = self._paced = PacedSender(
                 self.flows, self.meter, self._offer_link, clock, quantum, notify,
-                self.counters if adaptive else None,
+                self.counters if adaptive else None, early=self.EARLY,
             )  # fmt: skip
         else:
             self._sender = self._unshaped = UnshapedSender(loop, self.flows, self.meter, self._offer_link, self._arm)

@@ -32,7 +32,8 @@ _UNREACHABLE_LATENCY_NS = 1000
 
 class PacedSender(FrameSender):
     """`quantum`: bytes of a burst at most. `notify(message)` goes to the manager. Where each
-    start of a flow may give it another way, `counters()` says what was sent by the old ones."""
+    start of a flow may give it another way, `counters()` says what was sent by the old ones. `early`: links get frames
+    when they depart, and it is the receiver that waits."""
 
     def __init__(
         self,
@@ -43,6 +44,8 @@ class PacedSender(FrameSender):
         quantum: int,
         notify: Callable[[Message], None],
         counters: Callable[[], Counters] | None,
+        *,
+        early: bool = False,
     ) -> None:
         self._flows = flows
         self._meter = meter
@@ -51,7 +54,7 @@ class PacedSender(FrameSender):
         self._quantum = quantum
         self._notify = notify
         self._counters = counters
-        self._scheduler = LinkScheduler()
+        self._scheduler = LinkScheduler(early=early)
 
     def opened(self, flow: Flow, path: PathAnswer | None) -> None:
         if path is None or not path.reachable:

@@ -95,7 +95,12 @@ class _CountedPeers(PeerDirectory):
 
 
 class VirtualDataPath(DataPath):
-    """Moves frames in steps. `on_news()` is called when there is something to say to the timekeeper."""
+    """Moves frames in steps. A frame is sent in an earlier step than that of its arrival, so that whether it is there
+    in that step does not depend on which node carries it out first.
+
+    `on_news()` is called when there is something to say to the timekeeper."""
+
+    EARLY = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *arguments: Any, **options: Any) -> None:
         self._alarm = _Alarm()
@@ -162,7 +167,7 @@ class VirtualDataPath(DataPath):
 
     def due_ns(self) -> int | None:
         """When the next step has something to do here; None for never."""
-        due = [timer.wake_at for timer in self.timers if timer.wake_at is not None]
+        due = [at for timer in self.timers if (at := timer.wake_at) is not None]
         if self._rung:
             due.append(self.clock.now_ns())
         due += [frame.arrival_ns for _, frame in self._inbox]
