@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fauxrdma.errors import ConfigError
+from fauxrdma.errors import ConfigError, FabricUnhealthy
 from fauxrdma.fabric.host_path import links_to_hca, memory_number, usual_memory
 from fauxrdma.fabric.routing import FlowKey, Routes
 from fauxrdma.fabric.routing.minhop import by_switch_load
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.topology.graph import Link, Node, NodeKind, Topology
+from fauxrdma.topology.ip_subnets import links_into_routers
 from fauxrdma.units import Rate
 
 __all__ = ["Hop", "TracedRoute", "parse_end", "trace_route"]
@@ -114,6 +115,7 @@ def trace_route(manager: SubnetManager, source: str, target: str, label: int = 0
     path = manager.flow_path(FlowKey(slid, dlid, label), source=ends[0], target=ends[1])
     links = path.ways[0] if path.ways else path.links
     cables = [topology.links[link] for link in links if topology.links[link].kind == "cable"]
+    _check_routers(manager, cables)
     reasons = _Reasons(manager.routes, label)
     hops = [
         _hop(manager, link, 0, f"inside the host: from {memory_a.name} to its HCA")
@@ -147,6 +149,19 @@ def trace_route(manager: SubnetManager, source: str, target: str, label: int = 0
         rate=path.rate,
         hops=tuple(hops),
     )
+
+
+def _check_routers(manager: SubnetManager, cables: list[Link]) -> None:
+    """Raise FabricUnhealthy where the route leads over a router that drops its packets."""
+    if manager.transport.routable:
+        return
+    walls = links_into_routers(manager.topology)
+    wall = next((cable for cable in cables if cable.id in walls), None)
+    if wall is not None:
+        raise FabricUnhealthy(
+            f"no route from {cables[0].src} to {cables[-1].dst}: they are in different IP subnets, and {wall.dst} is a "
+            f"router, which drops what has no IP header, as {manager.transport.name}; rocev2 and iwarp get through"
+        )
 
 
 def _hop(manager: SubnetManager, link: Link, latency_ns: int, reason: str) -> Hop:

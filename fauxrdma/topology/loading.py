@@ -6,6 +6,7 @@ import os
 import re
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.collector import collector_off
 from fauxrdma.topology.graph import ROUTING_ENGINES, Topology
 from fauxrdma.topology.negotiation import with_hca_rate
 from fauxrdma.topology.presets import PRESETS
@@ -32,7 +33,8 @@ def load_topology(
         raise ConfigError(f"a fabric needs at least one node, not {nodes}")
     chosen = parse_preset(spec, hca_rate)
     if chosen is not None:
-        topology = chosen.build(nodes)
+        with collector_off():
+            topology = chosen.build(nodes)
     elif is_fabric_file(spec):
         # Here and not at the top: pydantic and ruamel.yaml take longer to import than a preset takes to build.
         from fauxrdma.topology.formats.registry import foreign_format, read_fabric
@@ -42,7 +44,8 @@ def load_topology(
         else:
             from fauxrdma.topology.custom import load_fabric_file
 
-            topology = load_fabric_file(spec, nodes)
+            with collector_off():
+                topology = load_fabric_file(spec, nodes)
     else:
         known = did_you_mean(re.split("[:,]", spec)[0], PRESETS)
         raise ConfigError(f"unknown fabric {spec!r}{known} or the path of a YAML file")

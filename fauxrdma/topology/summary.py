@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fauxrdma.topology.graph import TIER_NAMES, Link, Node, NodeKind, Topology
+from fauxrdma.topology.ip_subnets import ip_subnets
 from fauxrdma.units import Rate
 
 __all__ = ["TierSummary", "TopologySummary", "summarise"]
@@ -39,7 +40,7 @@ class TierSummary:
 class TopologySummary:
     """Counts over a whole fabric. `host_cables` join HCAs to switches, `switch_cables` switches to each other;
     `cable_rates` counts cables by rate; `pcie_lanes` and `nvlinks` are the links inside hosts, both directions as one;
-    `islands` are the parts that no way joins."""
+    `islands` are the parts that no way joins, `subnets` the IP subnets (1 where nothing routes)."""
 
     name: str
     hosts: int
@@ -52,6 +53,7 @@ class TopologySummary:
     pcie_lanes: int
     nvlinks: int
     islands: int
+    subnets: int
     tiers: tuple[TierSummary, ...]
 
     @property
@@ -70,6 +72,8 @@ class TopologySummary:
         ]
         if self.islands > 1:
             out.append(f"{self.islands} islands: no way leads from one to another but through a host's NVLink (PXN)")
+        if self.subnets > 1:
+            out.append(f"{self.subnets} IP subnets, joined by switches that route")
         for tier in self.tiers:
             out.append(
                 f"{tier.name}: {_many(tier.switches, 'switch', 'switches')}, {tier.ports_used} of {tier.ports} ports "
@@ -97,6 +101,7 @@ def summarise(topology: Topology) -> TopologySummary:
         pcie_lanes=kinds_of_links["pcie"] // 2,
         nvlinks=kinds_of_links["nvlink"] // 2,
         islands=topology.islands,
+        subnets=len(set(ip_subnets(topology).values())),
         tiers=tuple(_tier(topology, tier) for tier in tiers),
     )
 

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fauxrdma.errors import ConfigError
+from fauxrdma.errors import ConfigError, FabricUnhealthy
+from fauxrdma.fabric.route_trace import trace_route
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.topology.formats.registry import read_fabric, write_fabric
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.ip_subnets import ip_subnets, links_into_routers, routers
 from fauxrdma.topology.loading import load_topology
+from fauxrdma.topology.summary import summarise
 
 
 def test_a_fabric_is_one_subnet_unless_it_routes() -> None:
@@ -75,3 +77,12 @@ def test_what_cannot_route_is_refused() -> None:
         load_topology("fat-tree,routed=spine")
     with pytest.raises(ConfigError, match="routed is 'core', its switches are leaf"):
         load_topology("single-switch,transport=rocev2,routed=core")
+
+
+def test_the_summary_counts_subnets_and_a_route_says_where_it_ends() -> None:
+    routed = load_topology("seed-rail8,transport=rocev1,routed=spine", 2)
+    assert "8 IP subnets, joined by switches that route" in summarise(routed).lines()
+    assert not any("IP subnet" in line for line in summarise(load_topology("seed-rail8,transport=rocev1", 2)).lines())
+    with pytest.raises(FabricUnhealthy, match=r"n0.hca1 to n1.hca2: .*spine\d is a router, which drops .* as rocev1"):
+        trace_route(SubnetManager(routed), "n0.hca1", "n1.hca2")
+    assert trace_route(SubnetManager(routed), "n0.hca1", "n1.hca1").switches == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.collector import collector_off
 from fauxrdma.topology.formats.records import first_hosts
 from fauxrdma.topology.formats.source import ReadFabric, Source
 from fauxrdma.topology.graph import Topology
@@ -159,9 +160,12 @@ def read_fabric(path: str, nodes: int | None = None, format_name: str | None = N
     """
     source = Source.of_file(path)
     chosen = format_of(source.text) if format_name is None else format_named(format_name)
-    return chosen.read(source, nodes)
+    with collector_off():
+        return chosen.read(source, nodes)
 
 
 def write_fabric(topology: Topology, format_name: str) -> str:
     """The text of a file in that format. Raises ConfigError for an unknown one, or what the format cannot hold."""
-    return format_named(format_name).write(topology)
+    chosen = format_named(format_name)
+    with collector_off():
+        return chosen.write(topology)
