@@ -42,5 +42,8 @@ def reduced(parts: list[np.ndarray[Any, Any]], op: str) -> np.ndarray[Any, Any]:
         if whole.dtype.kind in "iu":
             wide = [abs(int(x)) // len(parts) * (-1 if x < 0 else 1) for x in whole]
             return np.array(wide, whole.dtype)
+        if whole.dtype.kind == "c":  # each part rounded once, where numpy multiplies by the inverse
+            whole.real, whole.imag = whole.real / len(parts), whole.imag / len(parts)
+            return whole
         whole = (whole / whole.dtype.type(len(parts))).astype(whole.dtype)
     return whole
