@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fauxrdma import __version__
-from fauxrdma.cli.job import CheckedJob, JobSpec, check_job
+from fauxrdma.cli.job import CheckedJob, JobSpec, check_job, describe_pace
 from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.communicator.settings import CollectiveSettings
 from fauxrdma.communicator.settings.algorithm_rules import ALGO_VARIABLE, parse_own_algo
@@ -128,7 +128,7 @@ def run_coll(
         on_nodes=spec.on_nodes,
     )
     with lab:
-        pace = f"{lab.dilation:g} times slower than modelled" if spec.clock != "none" else "unshaped"
+        pace = describe_pace(lab)
         on_stage(f"running {lab.world_size} ranks, {pace}")
         run_job(
             lab,

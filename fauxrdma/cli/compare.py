@@ -24,6 +24,7 @@ from fauxrdma.cli.options import (
     ProfileOption,
     RoutingOption,
     SeedOption,
+    StrictOption,
     ThresholdOption,
 )
 from fauxrdma.errors import ConfigError
@@ -98,6 +99,7 @@ def compare(
         Path, typer.Option("--output", "-o", help="Directory for comparison.json and report.html.")
     ] = Path("fauxrdma-out"),
     threshold: ThresholdOption = None,
+    strict: StrictOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every line of every rank.")] = False,
     log_dir: LogDirOption = None,
     master_port: MasterPortOption = 0,
@@ -164,11 +166,11 @@ def compare(
     json_path, html_path = write_report(comparison, {job.spec.called: job.topology for job in jobs}, output)
     if format_ is Format.JSON:
         print(comparison.model_dump_json(indent=2))
-        fail_unless_met(runs)
+        fail_unless_met(runs, strict=strict)
         return
     print_comparison(comparison, console())
     print(f"report: {html_path}   data: {json_path}")
-    fail_unless_met(runs)
+    fail_unless_met(runs, strict=strict)
 
 
 def print_comparison(comparison: Comparison, out: Console) -> None:

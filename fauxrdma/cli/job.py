@@ -22,7 +22,7 @@ from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transp
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.topology.placement.choosing import BLOCK
 
-__all__ = ["NAME_SEPARATOR", "CheckedJob", "JobSpec", "check_job", "common_dilation", "run_on_fabric"]
+__all__ = ["NAME_SEPARATOR", "CheckedJob", "JobSpec", "check_job", "common_dilation", "describe_pace", "run_on_fabric"]
 
 NAME_SEPARATOR = " / "
 """Between the parts of a run's name."""
@@ -117,8 +117,7 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         on_nodes=spec.on_nodes,
     )
     with lab:
-        paces = {"paced": f"{lab.dilation:g} times slower than modelled", "virtual": "in virtual time"}
-        pace = paces.get(spec.clock, "unshaped")
+        pace = describe_pace(lab)
         used = _count(len(lab.placement.nodes), "node")
         progress.stage(name, f"running {_count(lab.world_size, 'rank')} on {used}, {pace}")
         job = run_job(
@@ -147,6 +146,12 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         result = build_run(inputs, report, job.stats_dir)
     progress.done(name, result)
     return result
+
+
+def describe_pace(lab: LocalLab) -> str:
+    """How fabric time goes on, for a line that says what is run."""
+    paces = {"paced": f"{lab.dilation:g} times slower than modelled", "virtual": "in virtual time"}
+    return paces.get(lab.clock, "unshaped")
 
 
 def _as_file_name(name: str) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "ProfileOption",
     "RoutingOption",
     "SeedOption",
+    "StrictOption",
     "ThresholdOption",
     "TransportOption",
 ]
@@ -150,6 +151,13 @@ ThresholdOption = Annotated[
         help="Fail (exit code 1) unless this holds, as 'all_reduce.busbw >= 0.85 * line_rate' or 'step < 2ms'; may be "
         "repeated.",
         show_default=False,
+    ),
+]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Fail (exit code 1) when this host was too slow for the clock: a fidelity debt over 5 % at p99.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice of the fabric.")]

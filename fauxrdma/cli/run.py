@@ -25,6 +25,7 @@ from fauxrdma.cli.options import (
     ProfileOption,
     RoutingOption,
     SeedOption,
+    StrictOption,
     ThresholdOption,
     TransportOption,
 )
@@ -68,6 +69,7 @@ def run(
         bool, typer.Option("--prefix/--no-prefix", help="Start every line with its node and rank, as [n0 r1].")
     ] = True,
     threshold: ThresholdOption = None,
+    strict: StrictOption = False,
     log_dir: LogDirOption = None,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where the subnet manager listens; port 0 is any.")
@@ -126,7 +128,7 @@ def run(
     paths = write_report(comparison, {result.name: topology}, output) if output is not None else None
     if format_ is Format.JSON:
         print(comparison.model_dump_json(indent=2))
-        fail_unless_met([result])
+        fail_unless_met([result], strict=strict)
         return
     out = console()
     out.print(comparison_table([result]))
@@ -134,7 +136,7 @@ def run(
         out.print(Text.assemble(("note ", "bold red"), note))
     if paths is not None:
         print(f"report: {paths[1]}   data: {paths[0]}")
-    fail_unless_met([result])
+    fail_unless_met([result], strict=strict)
 
 
 class _PassThrough:

@@ -115,6 +115,13 @@ class End:
                 raise FabricUnhealthy(f"a request completed with {WcStatus(wc.status).name}: {reason}")
         return wcs
 
+    def yield_time(self) -> None:
+        """Let the daemons run between two looks at memory, and virtual time go on."""
+        if self.ctx.virtual is not None:
+            self.ctx.virtual.timer.wait_step()
+        else:
+            os.sched_yield()
+
     def patience(self, deadline: float) -> float:
         """Call it in a loop that waits, first with 0. Raises FabricUnhealthy when the loop has waited too long."""
         now = time.monotonic()

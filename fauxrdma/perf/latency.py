@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from fauxrdma.ib.enums import WrOpcode
@@ -48,7 +47,7 @@ def _write(end: End, size: int, iterations: int, is_client: bool, barrier: Calla
 def _watch(end: End, view: memoryview, place: int, expected: int) -> None:
     deadline = 0.0
     while view[place] != expected:
-        os.sched_yield()
+        end.yield_time()
         deadline = end.patience(deadline)
 
 
