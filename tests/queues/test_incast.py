@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ MEGABYTE = 1_000_000
 NO_CONTROL = {"congestion_control": CongestionControl.NONE, "ecn": None}
 SMALL = BufferSettings(shared_bytes=4e6)
 """A switch of 4 MB, which one burst of 32 x 1 MB does not fit into."""
+LARGE = BufferSettings(shared_bytes=16e6)
 SCALED = replace(PAPER, additive_bps=400e6, hyper_bps=2e9)
 """The paper's R_AI is for 40 Gb/s and few flows."""
 
@@ -66,16 +68,19 @@ def test_roce_with_pfc_drops_nothing_and_pauses() -> None:
     assert all(result.sent == pytest.approx(MEGABYTE) for result in outcome.flows)
 
 
+@cache
+def without_control() -> Outcome:
+    return incast("rocev2", 4 * MEGABYTE, buffers=LARGE, step_ns=1000.0, **NO_CONTROL)[0]
+
+
 @pytest.mark.parametrize(("parameters", "slower"), [(PAPER, 1.5), (SCALED, 1.2)])
 def test_dcqcn_settles_to_a_fair_share_with_few_pauses(parameters: DcqcnParameters, slower: float) -> None:
     """The first burst is on its way before the first CNP is back, and pauses; after that hardly anything does."""
-    buffers = BufferSettings(shared_bytes=16e6)
-    without, _ = incast("rocev2", 4 * MEGABYTE, buffers=buffers, **NO_CONTROL)
-    outcome, ideal = incast("rocev2", 4 * MEGABYTE, buffers=buffers, dcqcn=parameters)
+    outcome, ideal = incast("rocev2", 4 * MEGABYTE, buffers=LARGE, dcqcn=parameters, step_ns=1000.0)
     assert total(outcome, "dropped") == 0
     assert total(outcome, "marked") > 0
     assert pauses_after(outcome, 1e6) <= 3
-    assert pauses_after(without, 1e6) > 1000
+    assert pauses_after(without_control(), 1e6) > 1000
     rates = np.array([result.rate_bps for result in outcome.flows])
     jain = rates.sum() ** 2 / (len(rates) * (rates**2).sum())
     assert jain > 0.98

@@ -177,8 +177,8 @@ def test_a_ring_of_credits_stops_for_ever_and_the_circle_is_named() -> None:
 
 def test_long_pauses_are_no_deadlock() -> None:
     manager = fabric([("leaf1", 100.0)] * 3 + [("leaf2", 1.0)], [("leaf1", "leaf2", 100.0)], transport="rocev2")
-    flows = [flow(manager, n, 3, 1_000_000) for n in range(3)]
-    outcome = play(manager, flows, settings("rocev2", buffers=BufferSettings(shared_bytes=1e6)))
+    flows = [flow(manager, n, 3, 300_000) for n in range(3)]
+    outcome = play(manager, flows, settings("rocev2", buffers=BufferSettings(shared_bytes=1e6), step_ns=1000.0))
     assert outcome.deadlock == []
     assert all(result.completion_ns for result in outcome.flows)
 

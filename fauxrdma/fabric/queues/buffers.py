@@ -57,6 +57,8 @@ class Buffers:
 
     def xoff(self, used: Floats, held: Floats) -> Floats:
         """The threshold of each ingress (K,)."""
+        if self._settings.pfc.xoff_bytes is not None:
+            return np.full(len(held), self._settings.pfc.xoff_bytes)
         reserved = self._settings.buffers.reserved_bytes
         shared = sums(self._layout.ends_at, np.maximum(held - reserved, 0.0) * self._counted, len(self.size))
         free = np.maximum(self.size - self._aside - shared, 0.0)

@@ -47,19 +47,22 @@ class BufferSettings:
         """The receive buffer of an HCA with that cable."""
         return self.hca_bytes * cable.bits_per_s / 100e9
 
-    def of_lane(self, rate: float, round_trip_ns: float) -> float:
-        """The buffer of a virtual lane whose cable carries `rate` bytes per ns."""
-        return self.vl_bytes if self.vl_bytes is not None else max(65536.0, rate * (round_trip_ns + 2000.0))
+    def of_lane(self, rate: float, round_trip_ns: float, *, cable: bool = True) -> float:
+        """The buffer of a virtual lane whose cable carries `rate` bytes per ns; of PCIe and NVLink if not `cable`."""
+        fitting = max(65536.0, rate * (round_trip_ns + 2000.0))
+        return fitting if self.vl_bytes is None or not cable else self.vl_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PfcSettings:
-    """IEEE 802.1Qbb. `alpha`: a port and priority may fill that part of what is free in the switch before it pauses.
-    `gap_bytes`: XON is so far below XOFF. `quanta`: how long one PAUSE lasts, in 512 bit times. `response_ns`: from the
-    decision to pause until the other end obeys, on top of the cable; `headroom_delays`: room kept for what arrives
-    meanwhile, in multiples of rate times one-way delay. `xon_loss`: the part of the XON frames that is lost."""
+    """IEEE 802.1Qbb. `alpha`: a port and priority may fill that part of what is free in the switch before it pauses;
+    `xoff_bytes`: it may fill so much whatever the others have, as in switches with fixed thresholds. `gap_bytes`: XON
+    is so far below XOFF. `quanta`: how long one PAUSE lasts, in 512 bit times. `response_ns`: from the decision to
+    pause until the other end obeys, on top of the cable; `headroom_delays`: room kept for what arrives meanwhile, in
+    multiples of rate times one-way delay. `xon_loss`: the part of the XON frames that is lost."""
 
     alpha: float = 1 / 8
+    xoff_bytes: float | None = None
     gap_bytes: float = 3000.0
     quanta: int = 65535
     response_ns: float = 500.0

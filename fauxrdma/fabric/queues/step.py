@@ -78,13 +78,10 @@ class QueueModel:
         self._by_credit: Flags = wired & (credit | ~layout.is_cable)
         self._by_pause: Flags = wired & layout.is_cable & (settings.flow_control is FlowControl.PFC)
         self._round_trip: Floats = 2 * layout.propagation_ns + mtu / layout.rate
-        self._lane_buffer: Floats = np.array(
-            [settings.buffers.of_lane(r, t) for r, t in zip(layout.rate, self._round_trip, strict=True)]
-        )
+        lane = zip(layout.rate.tolist(), self._round_trip.tolist(), layout.is_cable.tolist(), strict=True)
+        self._lane_buffer: Floats = np.array([settings.buffers.of_lane(r, t, cable=wire) for r, t, wire in lane])
         self.step_ns = dt = self._fitting_step()
-        # What only passes through within a step takes no room.
-        passing = np.minimum(layout.rate * dt, self._lane_buffer * np.minimum(1.0, dt / self._round_trip))
-        self._lane_buffer = np.where(self._by_credit, self._lane_buffer + passing, np.inf)
+        self._lane_buffer = np.where(self._by_credit, self._lane_buffer, np.inf)
         self._round_trip[~self._by_credit] = 1.0
         self.now_ns = 0.0
         self._steps = 0
@@ -100,6 +97,7 @@ class QueueModel:
         planes = 1 + self._marks + self._go_back
         self._state: Floats = np.zeros((planes, *layout.lane.shape))
         self._held: Floats = np.zeros(lanes)
+        self._freed: Floats = np.zeros(lanes)
         self._served: Floats = np.zeros(lanes)
         self.unsent: Floats = np.zeros(flows)
         self._in_network: Floats = np.zeros(flows)
@@ -125,8 +123,8 @@ class QueueModel:
         self.deadlock: list[int] = []
 
     def _fitting_step(self) -> float:
-        """No longer than a lane's buffer lasts at full rate, or its rate would be bounded by the step."""
-        fits = np.where(self._by_credit, self._lane_buffer / self.layout.rate, np.inf)
+        """So long that at full rate a lane's buffer lasts for two, or its rate would be bounded by the step."""
+        fits = np.where(self._by_credit, self._lane_buffer / self.layout.rate / 2, np.inf)
         return float(min(self.settings.step_ns, fits.min(initial=np.inf)))
 
     def _control(self, line: Floats) -> SendControl:
@@ -185,6 +183,7 @@ class QueueModel:
         delivered = moved[:, self._rows, layout.last]
 
         before, self._served = self._served, self._served + granted
+        self._freed = self._held - occupancy
         self._held = occupancy + granted
         self._count(waiting, room, queue, occupancy, sent, delivered)
         self.unsent -= sent
@@ -218,7 +217,8 @@ class QueueModel:
 
     def _room(self, now: float) -> Floats:
         """What flow control lets through each lane."""
-        room = credit_room(self._lane_buffer, self._held, self._round_trip, self.step_ns)
+        # What is there will leave as fast as it just did, and as it does is room again.
+        room = credit_room(self._lane_buffer + self._freed, self._held, self._round_trip, self.step_ns)
         if self.settings.flow_control is FlowControl.PFC:
             held = self.pause_control.held(now)
             if held is not None:
@@ -299,6 +299,9 @@ class QueueModel:
         if not self._by_pause.any():
             return
         xoff = self._buffers.xoff(self._buffers.used(occupancy), occupancy)
+        # Packets come and go whole: an ingress holds up to one more than the fluid says.
+        if (occupancy > xoff - self._mtu).any():
+            occupancy = np.where(occupancy > 0, occupancy + self._mtu * self._random.random(len(occupancy)), 0.0)
         begun, ended = self.pause_control.observe(now, occupancy, xoff)
         for what, found in (("pause", begun), ("xon", ended)):
             for lane in found.tolist():
