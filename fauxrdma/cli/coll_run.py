@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fauxrdma import __version__
-from fauxrdma.cli.job import CheckedJob, JobSpec, check_job, describe_pace
+from fauxrdma.cli.job import CheckedJob, JobSpec, check_job, counted, describe_pace
 from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.communicator.settings import CollectiveSettings
 from fauxrdma.communicator.settings.algorithm_rules import ALGO_VARIABLE, parse_own_algo
@@ -99,7 +99,7 @@ def run_coll(
     cases = _by_row(coll)
     for case in cases.values():  # before anything runs, so that it does not disturb what does
         predictor.predicted_ns(case, predictor.algorithm(case))
-    on_stage(f"starting 1 subnet manager and {spec.nodes} HCA daemons")
+    on_stage(f"starting 1 subnet manager and {counted(spec.nodes, 'HCA daemon')}")
     rows: list[Row] = []
 
     def take(line: RankLine) -> None:
@@ -129,7 +129,7 @@ def run_coll(
     )
     with lab:
         pace = describe_pace(lab)
-        on_stage(f"running {lab.world_size} ranks, {pace}")
+        on_stage(f"running {counted(lab.world_size, 'rank')}, {pace}")
         run_job(
             lab,
             [*spec.command, sweep.model_dump_json()],

@@ -22,7 +22,16 @@ from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transp
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.topology.placement.choosing import BLOCK
 
-__all__ = ["NAME_SEPARATOR", "CheckedJob", "JobSpec", "check_job", "common_dilation", "describe_pace", "run_on_fabric"]
+__all__ = [
+    "NAME_SEPARATOR",
+    "CheckedJob",
+    "JobSpec",
+    "check_job",
+    "common_dilation",
+    "counted",
+    "describe_pace",
+    "run_on_fabric",
+]
 
 NAME_SEPARATOR = " / "
 """Between the parts of a run's name."""
@@ -100,7 +109,7 @@ def common_dilation(jobs: Sequence[CheckedJob]) -> str:
 def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
     """Start the fabric, run the job on it, tear everything down. Raises what LocalLab and run_job raise."""
     name = spec.called
-    progress.stage(name, f"starting 1 subnet manager and {_count(spec.nodes, 'HCA daemon')}")
+    progress.stage(name, f"starting 1 subnet manager and {counted(spec.nodes, 'HCA daemon')}")
     lab = LocalLab(
         over_transport(spec.fabric, spec.transport),
         spec.nodes,
@@ -118,8 +127,8 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
     )
     with lab:
         pace = describe_pace(lab)
-        used = _count(len(lab.placement.nodes), "node")
-        progress.stage(name, f"running {_count(lab.world_size, 'rank')} on {used}, {pace}")
+        used = counted(len(lab.placement.nodes), "node")
+        progress.stage(name, f"running {counted(lab.world_size, 'rank')} on {used}, {pace}")
         job = run_job(
             lab,
             spec.command,
@@ -161,5 +170,6 @@ def _as_file_name(name: str) -> str:
     return "+".join([first, *parts[1:]]).replace("/", "_")
 
 
-def _count(number: int, thing: str) -> str:
+def counted(number: int, thing: str) -> str:
+    """``1 rank``, ``2 ranks``."""
     return f"{number} {thing}" + ("" if number == 1 else "s")

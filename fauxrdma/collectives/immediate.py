@@ -3,16 +3,18 @@
 bit 31      0: a message of a plan (its bytes are in the slot)   1: credits only, nothing written
 bits 24-30  credits returned with it (0..127)
 bits 8-23   signature of the call that the message belongs to (zero for credits, and where nobody gives one)
-bits 0-7    message number modulo 256 (zero for credits)
+bits 0-7    message number modulo 256 (zero for credits; 1: farewell, the sender closes)
 """
 
 from __future__ import annotations
 
 from fauxrdma.collectives.executor import Arrived, CreditReturned, Event
 
-__all__ = ["decode_immediate", "encode_immediate"]
+__all__ = ["FAREWELL", "decode_immediate", "encode_immediate"]
 
 _CREDITS_ONLY = 1 << 31
+FAREWELL = _CREDITS_ONLY | 1
+"""No credits, nothing written: the sender has had all that it wanted of this connection."""
 
 
 def encode_immediate(credits: int, number: int | None, call: int = 0) -> int:

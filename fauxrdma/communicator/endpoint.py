@@ -14,7 +14,7 @@ import numpy as np
 
 from fauxrdma.collectives.channel import Channel
 from fauxrdma.collectives.executor import Event, PutCompleted, PutMessage
-from fauxrdma.collectives.immediate import decode_immediate, encode_immediate
+from fauxrdma.collectives.immediate import FAREWELL, decode_immediate, encode_immediate
 from fauxrdma.errors import CollectiveError, VerbsError
 from fauxrdma.ib.enums import (
     IBV_ACCESS_LOCAL_WRITE,
@@ -56,6 +56,8 @@ class Endpoint:
         self._flushed_only = False  # whether only flushes have been seen of it so far
         self.remote: dict[str, Any] = {}
         self.probing = False
+        self._departed = False  # the peer said farewell
+        self._farewell_at = 0  # which request our own was
         self._slots = slots
         self._slot_bytes = slot_bytes
         self._unsignaled = 0
@@ -63,7 +65,7 @@ class Endpoint:
         self._reaped = 0
         self._to_repost = 0
         self._send_depth = 8 * slots + 2 * SIGNAL_EVERY
-        self._receive_depth = 2 * slots + 2
+        self._receive_depth = 2 * slots + 3
         self._remote_inbox = 0
         self._remote_rkey = 0
         size = slots * slot_bytes
@@ -161,6 +163,18 @@ class Endpoint:
             self.probing = True
             self._post(IBV_WR_RDMA_WRITE, (), self._remote_inbox, 0, True)
 
+    def say_farewell(self) -> None:
+        """Tell the peer, behind all that was put, that this rank wants nothing more of it."""
+        if self.remote and not self._farewell_at and not self.send_queue_full:
+            self._post(IBV_WR_RDMA_WRITE_WITH_IMM, (), self._remote_inbox, FAREWELL, True)
+            self._farewell_at = self._posted
+
+    @property
+    def parted(self) -> bool:
+        """Whether the queue pair may go: all that was put is with the peer, which knows that nothing more comes; or it
+        wants nothing more itself, and may be gone before it acknowledges."""
+        return not self.remote or self._departed or 0 < self._farewell_at <= self._reaped
+
     def _post(self, opcode: int, sg: tuple[SGE, ...], address: int, immediate: int, signaled: bool) -> None:
         self._unsignaled += 1
         self._posted += 1
@@ -212,6 +226,8 @@ class Endpoint:
 
     def _received(self, wc: WC) -> Event:
         self._to_repost += 1
+        if wc.imm_data == FAREWELL:
+            self._departed = True
         return decode_immediate(self.peer, wc.imm_data, wc.byte_len)
 
     @property

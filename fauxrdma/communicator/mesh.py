@@ -221,14 +221,14 @@ class PeerMesh(PeerSet):
     # The end.
 
     def drain(self) -> None:
-        """Wait until every put is acknowledged, for a few seconds at most."""
+        """Part from every peer, for a few seconds at most: wait until what was put is there, or not wanted."""
         deadline = time.monotonic() + DRAIN_S
         try:
-            while waiting := [e for e in self._far if e.failure is None and not e.drained]:
+            while waiting := [e for e in self._far if e.failure is None and not e.parted]:
                 if time.monotonic() > deadline:
                     return
                 for endpoint in waiting:
-                    endpoint.probe()  # its completion retires what was put before without asking for one
+                    endpoint.say_farewell()
                 self.wait(0.1)
         except (FauxrdmaError, OSError):
             return

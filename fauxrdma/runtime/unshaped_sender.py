@@ -80,11 +80,14 @@ class UnshapedSender(FrameSender):
         """Send the acknowledgements nobody is in a hurry for."""
         self._collecting = False
         for flow in self._flows:
-            frame, flow.patient_ack = flow.patient_ack, None
-            if frame is None or flow.link is None or not flow.hca.port.up:
-                continue
-            if flow.dealer is None or not flow.dealer.deal(0, frame.mtu):
-                flow.link.send(frame)
+            self._acknowledge(flow)
+
+    def _acknowledge(self, flow: Flow) -> None:
+        frame, flow.patient_ack = flow.patient_ack, None
+        if frame is None or flow.link is None or not flow.hca.port.up:
+            return
+        if flow.dealer is None or not flow.dealer.deal(0, frame.mtu):
+            flow.link.send(frame)
 
     def queue(self, flow: Flow) -> None:
         waiting = self.ready.get(flow.link)
@@ -143,7 +146,8 @@ class UnshapedSender(FrameSender):
         """As `opened`."""
 
     def forget(self, flow: Flow) -> None:
-        """What it had queued is with its link, and goes."""
+        """What it had queued is with its link, and goes; what it was to acknowledge is, or the peer would repeat it."""
+        self._acknowledge(flow)
 
     def frames(self) -> Iterator[object]:
         yield from ()
