@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
@@ -51,7 +52,7 @@ class AH:
             self.pd.context._destroy("ah", self.handle)
             self._closed = True
 
-    def __enter__(self) -> AH:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections import deque
+from typing import Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.abi.layout import RECEIVE_QUEUE_BIT, cq_bytes
@@ -141,7 +142,7 @@ class CompChannel:
             self.fd = -1  # the number may soon be somebody else's
             self._closed = True
 
-    def __enter__(self) -> CompChannel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -342,7 +343,7 @@ class CQ:
         if not self.context._closed:
             self._events.settle()
 
-    def __enter__(self) -> CQ:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.abi.layout import ABI_VERSION, doorbell_bytes
@@ -301,7 +301,7 @@ class Context(PortQueries):
         os.close(self.async_fd)
         self._doorbell_fd = self.async_fd = -1  # their numbers may soon be somebody else's
 
-    def __enter__(self) -> Context:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

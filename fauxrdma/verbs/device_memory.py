@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from typing import Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
@@ -68,7 +69,7 @@ class DM:
             self.context._destroy("dm", self.handle)
             self._closed = True
 
-    def __enter__(self) -> DM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

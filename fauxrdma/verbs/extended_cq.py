@@ -14,6 +14,8 @@ from fauxrdma.verbs.device import Context
 __all__ = ["CQEX", "CqInitAttrEx", "PollCqAttr"]
 
 _F = CreateCqWcFlags
+_FLAGS_ARE_GIVEN = 1
+"""IBV_CQ_INIT_ATTR_MASK_FLAGS; the other bit, for a parent domain, is not offered."""
 _UNSUPPORTED = _F.IBV_WC_EX_WITH_CVLAN | _F.IBV_WC_EX_WITH_FLOW_TAG | _F.IBV_WC_EX_WITH_TM_INFO
 
 
@@ -65,8 +67,8 @@ class CQEX(CQ):
             raise VerbsError(
                 errno.EOPNOTSUPP, f"Failed to create extended CQ: flags 0x{attr.flags:x}, only SINGLE_THREADED is known"
             )
-        if attr.comp_mask:
-            raise VerbsError(errno.EINVAL, f"Failed to create extended CQ: comp_mask 0x{attr.comp_mask:x} is not 0")
+        if attr.comp_mask & ~_FLAGS_ARE_GIVEN:
+            raise VerbsError(errno.EOPNOTSUPP, f"Failed to create extended CQ: comp_mask 0x{attr.comp_mask:x} is not 0")
         super().__init__(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)
         self._wc_flags = attr.wc_flags
         self._polling = False

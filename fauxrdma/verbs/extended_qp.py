@@ -79,6 +79,19 @@ class QPInitAttrEx:
         if lacking := self.send_ops_flags & ~able:
             _refuse(errno.EOPNOTSUPP, f"send_ops_flags has {_Op(lacking)!r}, which {kind.name} does not offer here")
 
+    def plain(self, creator: PD | Context) -> tuple[PD, QPInitAttr]:
+        """The PD to make it in, and the attributes that every queue pair has. Raises VerbsError: as `check`, and EINVAL
+        when `creator` is a context and `comp_mask` names no PD."""
+        self.check()
+        pd = self.pd if self.comp_mask & QpInitAttrMask.IBV_QP_INIT_ATTR_PD else None
+        if pd is None and isinstance(creator, PD):
+            pd = creator
+        if pd is None:
+            _refuse(errno.EINVAL, "no PD: create it on one, or give pd and IBV_QP_INIT_ATTR_PD in comp_mask")
+        return pd, QPInitAttr(
+            self.qp_type, self.scq, self.rcq, self.cap, self.sq_sig_all, self.qp_context, self.srq
+        )  # fmt: skip
+
 
 def _refuse(code: int, reason: str) -> NoReturn:
     raise VerbsError(code, f"Failed to create QP: {reason}")
@@ -109,17 +122,7 @@ class QPEx(QP):
     """
 
     def __init__(self, creator: PD | Context, init_attr: QPInitAttrEx, attr: QPAttr | None = None) -> None:
-        init_attr.check()
-        pd = init_attr.pd if init_attr.comp_mask & QpInitAttrMask.IBV_QP_INIT_ATTR_PD else None
-        if pd is None and isinstance(creator, PD):
-            pd = creator
-        if pd is None:
-            _refuse(errno.EINVAL, "no PD: create it on one, or give pd and IBV_QP_INIT_ATTR_PD in comp_mask")
-        plain = QPInitAttr(
-            init_attr.qp_type, init_attr.scq, init_attr.rcq, init_attr.cap, init_attr.sq_sig_all,
-            init_attr.qp_context, init_attr.srq,
-        )  # fmt: skip
-        super().__init__(pd, plain, attr)
+        super().__init__(*init_attr.plain(creator), attr)
         by_calls = init_attr.comp_mask & QpInitAttrMask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         self._operations = init_attr.send_ops_flags if by_calls else 0
         self._init_attr_ex = replace(init_attr)

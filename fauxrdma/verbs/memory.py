@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import Any
+from typing import Any, Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
@@ -34,7 +34,7 @@ class PD:
             self.context._destroy("pd", self.handle)
             self._closed = True
 
-    def __enter__(self) -> PD:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -180,7 +180,7 @@ class MR:
                 self.sync()
             self.pd.context._staged.discard(self)
 
-    def __enter__(self) -> MR:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -207,7 +207,7 @@ class DmaBuf:
         """Close the descriptor. Regions over it stay. Idempotent."""
         self._memory.close_fd()
 
-    def __enter__(self) -> DmaBuf:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.ib.enums import MwType, SendFlags
 from fauxrdma.verbs.memory import MR, PD
@@ -38,7 +40,7 @@ class MW:
             self.pd.context._destroy("mw", self.handle)
             self._closed = True
 
-    def __enter__(self) -> MW:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

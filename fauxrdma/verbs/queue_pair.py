@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.abi.layout import QpLayout
@@ -397,7 +397,7 @@ class QP:
             if self.srq is not None:
                 self.rcq._forget_shared(self.qp_num)
 
-    def __enter__(self) -> QP:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

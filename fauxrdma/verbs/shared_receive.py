@@ -6,6 +6,7 @@ import errno
 import struct
 import threading
 from dataclasses import dataclass, field
+from typing import Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.abi.layout import SrqLayout
@@ -151,7 +152,7 @@ class SRQ:
             self.context._destroy("srq", self.handle)
             self._closed = True
 
-    def __enter__(self) -> SRQ:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
