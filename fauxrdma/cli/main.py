@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma import __version__
-from fauxrdma.cli import coll, compare, devinfo, doctor, perf, place, plan, routes, run, topo
+from fauxrdma.cli import coll, compare, devinfo, doctor, perf, place, plan, routes, run, topo, traffic
 from fauxrdma.cli.options import JobCommand
 from fauxrdma.cli.output import print_error
 from fauxrdma.errors import FauxrdmaError
@@ -41,6 +41,7 @@ app.add_typer(topo.app, name="topo")
 app.command("routes")(routes.routes)
 app.command("plan")(plan.plan)
 app.command("place")(place.place)
+app.command("traffic")(traffic.traffic)
 app.command("perf")(perf.perf)
 app.command("doctor")(doctor.doctor)
 

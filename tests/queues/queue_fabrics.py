@@ -46,7 +46,7 @@ def fabric(
 
 
 def flow(
-    manager: SubnetManager, source: int, target: int, nbytes: int, *, start_ns: float = 0.0, priority: int = 0
+    manager: SubnetManager, source: int, target: int, nbytes: int, *, start_ns: float = 0.0, priority: int | None = None
 ) -> Flow:
     """From the HCA of host `source` to that of host `target`."""
     return Flow(manager.lid(f"n{source}.hca1"), manager.lid(f"n{target}.hca1"), nbytes, start_ns, priority, source)

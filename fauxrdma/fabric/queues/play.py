@@ -16,27 +16,37 @@ from fauxrdma.fabric.queues.step import QueueModel
 from fauxrdma.fabric.routing.ethernet import FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
 
-__all__ = ["Flow", "FlowResult", "LinkResult", "Outcome", "play"]
+__all__ = ["PRIORITIES", "Flow", "FlowResult", "LinkResult", "Outcome", "play"]
+
+PRIORITIES = 8
+"""Of an Ethernet cable (IEEE 802.1Q)."""
+MOST_LANES = 15
+"""Data lanes of an InfiniBand port at most (IBTA vol. 1, 7.6); VL15 is for management."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`nbytes` from one HCA to another (LIDs), from `start_ns` on. `number` stands for the queue pair's."""
+    """`nbytes` from one HCA to another (LIDs), from `start_ns` on. `priority`: on InfiniBand the virtual lane; None for
+    the lane that the routes have for these HCAs, 0 on Ethernet. `number` stands for the queue pair's. The memories at
+    both ends are numbers as `SubnetManager.path` has them."""
 
     source: int
     target: int
     nbytes: int
     start_ns: float = 0.0
-    priority: int = 0
+    priority: int | None = None
     number: int = 0
+    source_memory: int | None = None
+    target_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FlowResult:
-    """`completion_ns`: from the start until the last byte is there, None if it never was. `sent`, with what was sent
-    again; `delivered`, in order; `dropped`; all bytes."""
+    """`priority`: what it was played with. `completion_ns`: from the start until the last byte is there, None if it
+    never was. `sent`, with what was sent again; `delivered`, in order; `dropped`; all bytes."""
 
     flow: Flow
+    priority: int
     completion_ns: float | None
     sent: float
     delivered: float
@@ -52,8 +62,10 @@ class FlowResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """One priority of one link. `queue_max` at its egress, `ingress_max` in the buffer at its end; bytes."""
+    """One priority of one link (an id and its name). `queue_max` at its egress, `ingress_max` in the buffer at its end;
+    bytes. `pauses`: how often the port at its end has paused it."""
 
+    link: int
     name: str
     priority: int
     nbytes: float
@@ -128,7 +140,7 @@ def play(
         trace.append((model.now_ns, "deadlock", " -> ".join(cycle), 0.0))
     done = all(when is not None for when in completion)
     return Outcome(
-        flows=_flow_results(model, flows, owner, completion),
+        flows=_flow_results(model, flows, owner, [way.priority for way in ways], completion),
         links=_link_results(model),
         ended_ns=max(latest, default=0.0) if done else model.now_ns,
         step_ns=model.step_ns,
@@ -143,34 +155,47 @@ def _ways(manager: SubnetManager, flows: Sequence[Flow]) -> tuple[list[Way], lis
     sizes: list[float] = []
     owner: list[int] = []
     active: dict[int, int] = {}
+    last = (PRIORITIES if manager.transport.ethernet else MOST_LANES) - 1
     for number, flow in enumerate(flows):
         if flow.nbytes <= 0:
             raise ConfigError(f"flow {number} has {flow.nbytes} bytes: give it at least one")
+        if flow.priority is not None and not 0 <= flow.priority <= last:
+            raise ConfigError(
+                f"flow {number} has the priority {flow.priority}: {manager.transport.name} has 0 to {last}"
+            )
         key = FlowKey(flow.source, flow.target, flow.number)
-        path = manager.flow_path(key, lambda link: active.get(link, 0))
+        path = manager.flow_path(key, lambda link: active.get(link, 0), flow.source_memory, flow.target_memory)
         for link in path.links:
             active[link] = active.get(link, 0) + 1
         parts = path.ways or (path.links,)
+        lane = manager.routes.sl(flow.source, flow.target) if flow.priority is None else flow.priority
         for links in parts:
             if not links:
                 raise ConfigError(f"flow {number} stays within {manager.node(flow.source).name}: it crosses no link")
-            ways.append(Way(links, flow.priority, float(path.latency_ns)))
+            ways.append(Way(links, lane, float(path.latency_ns)))
             sizes.append(flow.nbytes / len(parts))
             owner.append(number)
     return ways, sizes, owner
 
 
 def _flow_results(
-    model: QueueModel, flows: Sequence[Flow], owner: list[int], completion: list[float | None]
+    model: QueueModel,
+    flows: Sequence[Flow],
+    owner: list[int],
+    priorities: list[int],
+    completion: list[float | None],
 ) -> list[FlowResult]:
     def total(values: NDArray[Any]) -> list[float]:
         return [float(v) for v in np.bincount(owner, values, minlength=len(flows))] if owner else []
 
     counted = model.flows
+    priority = dict(zip(owner, priorities, strict=True))
     columns = [total(c) for c in (counted.sent, counted.delivered, counted.dropped, counted.notified, counted.restarts)]
     return [
-        FlowResult(flow, when, sent, delivered, dropped, int(notified), int(restarts))
-        for flow, when, sent, delivered, dropped, notified, restarts in zip(flows, completion, *columns, strict=True)
+        FlowResult(flow, priority[at], when, sent, delivered, dropped, int(notified), int(restarts))
+        for at, (flow, when, sent, delivered, dropped, notified, restarts) in enumerate(
+            zip(flows, completion, *columns, strict=True)
+        )
     ]
 
 
@@ -178,6 +203,7 @@ def _link_results(model: QueueModel) -> list[LinkResult]:
     layout, counted = model.layout, model.lanes
     return [
         LinkResult(
+            link=link,
             name=layout.topology.links[link].name,
             priority=priority,
             nbytes=float(counted.nbytes[lane]),

@@ -119,11 +119,32 @@ class QueueSettings:
                 raise ConfigError(f"priority {priority} has the ETS weight {weight:g}: it must be more than zero")
 
     @classmethod
-    def of(cls, transport: TransportProfile) -> QueueSettings:
-        """What that transport does, with the usual figures."""
+    def of(
+        cls,
+        transport: TransportProfile,
+        flow_control: FlowControl | None = None,
+        congestion_control: CongestionControl | None = None,
+    ) -> QueueSettings:
+        """What that transport does, with the usual figures, or does with another flow or congestion control. Raises
+        ConfigError for one that it cannot have."""
+        flow = transport.flow_control if flow_control is None else flow_control
+        congestion = transport.congestion_control if congestion_control is None else congestion_control
+        choices = {FlowControl.PFC, FlowControl.NONE} if transport.ethernet else {FlowControl.CREDITS}
+        if flow not in choices:
+            raise ConfigError(f"{transport.name} has no flow control {flow}: it can have {_words(choices)}")
+        possible = {CongestionControl.NONE, transport.congestion_control}
+        if congestion not in possible:
+            raise ConfigError(
+                f"{transport.name} has no congestion control {congestion}: it can have {_words(possible)}"
+            )
+        marks = transport.ecn and congestion is not CongestionControl.NONE
         return cls(
-            flow_control=transport.flow_control,
-            congestion_control=transport.congestion_control,
+            flow_control=flow,
+            congestion_control=congestion,
             loss_recovery=transport.loss_recovery,
-            ecn=EcnSettings() if transport.ecn else None,
+            ecn=EcnSettings() if marks else None,
         )
+
+
+def _words(choices: set[FlowControl] | set[CongestionControl]) -> str:
+    return " or ".join(sorted(choices))
