@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.socket,
             parse_address(options.listen),
             parse_profile(options.profile),
+            trace=options.trace,
         )
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(daemon, options.ready_fd))
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME[,FIELD=VALUE...]",
         help=f"limits and habits of the adapters: {', '.join(PROFILES)}; default %(default)s",
     )
+    parser.add_argument("--trace", metavar="FILE", help="in virtual time: write what happens here, as lines of JSON")
     add_process_options(parser)
     return parser
 

@@ -59,6 +59,7 @@ class JobSpec:
     transport: str | None = None
     algorithm: str | None = None
     name: str = ""
+    trace: Path | None = None
 
     @property
     def called(self) -> str:
@@ -124,6 +125,7 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         routing=spec.routing,
         placement=spec.placement,
         on_nodes=spec.on_nodes,
+        trace=spec.trace,
     )
     with lab:
         pace = describe_pace(lab)

@@ -71,6 +71,15 @@ def run(
     threshold: ThresholdOption = None,
     strict: StrictOption = False,
     log_dir: LogDirOption = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="With --clock virtual: write what was posted, sent, arrived and completed when, as lines of JSON.",
+            show_default=False,
+        ),
+    ] = None,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where the subnet manager listens; port 0 is any.")
     ] = "127.0.0.1:0",
@@ -88,6 +97,7 @@ def run(
       fauxrdma run seed-rail8 --clock none -- train.py --epochs 1
       fauxrdma run my-fabric.yaml --nodes 4 --output out -- -m my_package.train
       fauxrdma run seed-rail8 --nodes 4 --gpus 2 --placement rail-aligned --on-nodes 0,2-3 -- train.py
+      fauxrdma run fat-tree --clock virtual --seed 1 --trace events.jsonl -- train.py
       fauxrdma run fat-tree --threshold 'all_reduce.busbw >= 0.1 * line_rate' -- examples/train_digits.py
     """
     from rich.text import Text
@@ -118,6 +128,7 @@ def run(
         on_nodes=parse_nodes(on_nodes) if on_nodes is not None else None,
         transport=transport,
         algorithm=algorithm,
+        trace=trace,
     )
     topology = check_job(spec).topology
     if output is not None:

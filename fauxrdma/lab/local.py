@@ -20,6 +20,7 @@ from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
+from fauxrdma.runtime.event_trace import in_order
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.placement import Placement, choose_placement
@@ -45,7 +46,8 @@ class LocalLab:
     fabric time lasts k of wall time. `profile` says what the HCAs can do, and how fast their ports are
     (ib/profiles.py; default: as the specification has it, at the rate of the cables). `routing` is an engine of
     fabric/routing, the fabric's unless given. `placement` says which rank sits where (topology/placement: ``block``,
-    ``cyclic``, ``rail-aligned``, ``random``, a file), on the nodes `on_nodes` of the fabric, all unless given.
+    ``cyclic``, ``rail-aligned``, ``random``, a file), on the nodes `on_nodes` of the fabric, all unless given. With
+    clock ``virtual``, `trace` is a file that gets what happened (runtime/event_trace.py) when the lab is left.
 
     Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
@@ -68,12 +70,15 @@ class LocalLab:
         routing: str | None = None,
         placement: str = "block",
         on_nodes: Sequence[int] | None = None,
+        trace: str | Path | None = None,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
         if clock not in CLOCKS:
             raise ConfigError(f"there is no clock {clock!r}: choose paced, virtual or none")
         _check_dilation(dilation)
+        if trace is not None and clock != "virtual":
+            raise ConfigError(f"a trace is of virtual time: take clock virtual, not {clock}, or leave the trace away")
         chosen = parse_profile(profile or DEFAULT_PROFILE)
         self.profile = chosen.spec
         self.fabric = fabric
@@ -91,6 +96,7 @@ class LocalLab:
         self.supervisor = Supervisor()
         self._dilation_option = str(dilation)
         self._log_dir = Path(log_dir) if log_dir is not None else None
+        self._trace = Path(trace) if trace is not None else None
         self._directory: LabDirectory | None = None
         self._manager: Child | None = None
         self._hcas: list[Child] = []
@@ -277,6 +283,8 @@ class LocalLab:
         address = f"{self.subnet_manager[0]}:{self.subnet_manager[1]}"
         for node in range(self.nodes):
             where = ["--socket", str(self.socket_path(node)), "--listen", "127.0.0.1:0"]
+            if self._trace is not None:
+                where += ["--trace", str(self._trace_of(node))]
             child = self._start_daemon(
                 f"HCA daemon of node {node}",
                 "daemons.hca",
@@ -322,11 +330,22 @@ class LocalLab:
             daemons = self._all_daemons()
             self.supervisor.stop([child for child in self.supervisor.children if child not in daemons])
             self.supervisor.stop(self._hcas)
+            self._write_trace()
         finally:
             self.supervisor.close()
             if self._directory is not None:
                 self._directory.remove()
                 self._directory = None
+
+    def _trace_of(self, node: int) -> Path:
+        return self.directory / f"trace-n{node}.jsonl"
+
+    def _write_trace(self) -> None:
+        """Put the traces of all nodes together, once their daemons have ended."""
+        if self._trace is not None and self._directory is not None:
+            parts = [self._trace_of(node) for node in range(self.nodes)]
+            lines = [line for part in parts if part.exists() for line in part.read_text().splitlines(keepends=True)]
+            self._trace.write_text("".join(in_order(lines)))
 
 
 def _check_dilation(dilation: str | float) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
-from fauxrdma.abi.rings import QueuePairRings
 from fauxrdma.fabric.transport import TRANSPORTS
 from fauxrdma.hca.engine import HcaEngine
 from fauxrdma.hca.events import AsyncEvent
@@ -13,12 +13,34 @@ from fauxrdma.hca.port import Port
 from fauxrdma.ib.async_events import event_element
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.ib.rnic import as_adapter_of
+from fauxrdma.ib.work import WC
 from fauxrdma.runtime.emulated_port import EmulatedPort
-from fauxrdma.runtime.queue_rings import CompletionQueue
 from fauxrdma.wire.fabric_messages import HcaInfo
 from fauxrdma.wire.grh import gid_bytes
 
-__all__ = ["EmulatedHca"]
+__all__ = ["CompletionSink", "EmulatedHca", "QueuePairQueues"]
+
+
+class QueuePairQueues(Protocol):
+    """The application's side of a queue pair: its rings in shared memory, or what stands for them in one process."""
+
+    state: int
+    """As the application sees it."""
+
+    def pending_sends(self) -> int:
+        """Posted and not taken."""
+
+    def pending_recvs(self) -> int:
+        """Posted and not taken."""
+
+
+class CompletionSink(Protocol):
+    """Where the completions of one queue go."""
+
+    cqn: int
+
+    def add(self, wc: WC, solicited: bool, /) -> bool:
+        """Add a completion; False when there is no room."""
 
 
 class EmulatedHca:
@@ -37,8 +59,8 @@ class EmulatedHca:
         self.tell_gids()
         self.pds = 0  # of all applications
         self.registered_bytes = 0
-        self.cqs: dict[int, CompletionQueue] = {}
-        self.rings: dict[int, QueuePairRings] = {}
+        self.cqs: dict[int, CompletionSink] = {}
+        self.rings: dict[int, QueuePairQueues] = {}
         self.owners: dict[tuple[str, int], Callable[[AsyncEvent], None]] = {}  # by ("qp", "cq" or "srq", number)
         self.device_memory_used = 0  # bytes
         self._next_handle = 1

@@ -10,6 +10,8 @@ import random
 import socket
 import stat
 from collections.abc import Coroutine
+from pathlib import Path
+from typing import TextIO
 
 from fauxrdma.errors import FabricUnhealthy, SetupError
 from fauxrdma.ib.enums import PortState
@@ -17,6 +19,7 @@ from fauxrdma.ib.profiles import DEFAULT_PROFILE, PROFILES, HcaProfile
 from fauxrdma.runtime.app_session import AppSession
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.event_trace import EventTrace
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.frame_receiver import FrameReceiver
 from fauxrdma.runtime.host_identity import host_identity
@@ -47,7 +50,8 @@ _ACCEPT_AGAIN_S = 0.1
 
 
 class HcaDaemon:
-    """Start with :meth:`start`, end with :meth:`stop`; `lost` is set when the subnet manager went away."""
+    """Start with :meth:`start`, end with :meth:`stop`; `lost` is set when the subnet manager went away. `trace`: the
+    file that what happens in virtual time is written into."""
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class HcaDaemon:
         socket_path: str,
         listen: tuple[str, int],
         profile: HcaProfile = PROFILES[DEFAULT_PROFILE],
+        trace: str | None = None,
     ) -> None:
         self.node = node
         self.profile = profile
@@ -75,6 +80,8 @@ class HcaDaemon:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = False
         self._virtual: VirtualNode | None = None
+        self._trace_path = trace
+        self._trace: TextIO | None = None
 
     async def start(self) -> None:
         """Listen, join the fabric, serve. Raises SetupError for addresses in use and an absent manager."""
@@ -98,6 +105,9 @@ class HcaDaemon:
         self._ready = True
         assert self._unix is not None
         if isinstance(self.data_path, VirtualDataPath):
+            if self._trace_path is not None:
+                self._trace = Path(self._trace_path).open("w", encoding="ascii")  # noqa: SIM115  closed by `stop`
+                self.data_path.trace(EventTrace(self._trace.write))
             self._virtual = VirtualNode(
                 loop, self.data_path, self._unix.fileno(), lambda: self._sessions, self._busy,
                 lambda: subnet.heard, subnet.send,
@@ -319,6 +329,9 @@ class HcaDaemon:
         if self._ready:
             self._ready = False
             self.data_path.close()
+        if self._trace is not None:
+            self._trace.close()
+            self._trace = None
 
 
 def _answers(path: str) -> bool:

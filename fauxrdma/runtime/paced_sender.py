@@ -55,6 +55,8 @@ class PacedSender(FrameSender):
         self._notify = notify
         self._counters = counters
         self._scheduler = LinkScheduler(early=early)
+        self.on_departure: Callable[[Frame], None] | None = None
+        """Hears of each frame that leaves its HCA, also of what the fabric then loses."""
 
     def opened(self, flow: Flow, path: PathAnswer | None) -> None:
         if path is None or not path.reachable:
@@ -128,6 +130,8 @@ class PacedSender(FrameSender):
             flow = flows.get(departure.flow)
             if flow is None or not flow.hca.port.up:  # of a queue pair that is gone it was counted then
                 continue
+            if self.on_departure is not None and not flow.group:
+                self.on_departure(frame)
             if frame.opcode != _ACK and not flow.group:
                 self._meter.sent(
                     frame.slid, frame.dlid, frame.extents, departure.started_ns, departure.departed_ns, flow.label,

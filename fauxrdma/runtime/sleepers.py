@@ -28,8 +28,10 @@ class SleepWatch:
         self._sample: dict[int, int] = {}
 
     def sample(self, pids: Iterable[int]) -> None:
-        """Begin a look at these processes and their children."""
-        self._sample = {each: _cpu_ns(each) for pid in pids for each in (pid, *_children(pid))}
+        """Begin a look at these processes and their children. Those of the process that started this one are left out:
+        it holds the lab, of which they are the daemons and the ranks."""
+        lab = os.getppid()
+        self._sample = {each: _cpu_ns(each) for pid in pids for each in (pid, *(_children(pid) if pid != lab else ()))}
 
     def asleep(self) -> bool:
         """End the look: whether all slept when it began."""

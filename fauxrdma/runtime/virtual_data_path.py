@@ -5,6 +5,8 @@ age of the queue pair; frames that are due, by arrival, sender and queue pair; w
 engines' and the link scheduler's deadlines. So two runs do the same things in the same order at the same times.
 
 Payload is received into memory of its own and laid down in the step, since only then the engine is to say where.
+
+`trace` hears of what was posted, sent, arrived and completed, and when (:mod:`fauxrdma.runtime.event_trace`).
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fauxrdma.abi.timer_page import AppTimer
+from fauxrdma.hca.events import Complete
 from fauxrdma.runtime.data_path import DataPath
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.event_pipe import EventGate
+from fauxrdma.runtime.event_trace import EventTrace
 from fauxrdma.runtime.peer_directory import PeerDirectory
 from fauxrdma.runtime.peer_links import PeerLink, TcpLink
 from fauxrdma.wire.fabric_messages import Directory
@@ -45,19 +49,14 @@ class VirtualClock:
         return fabric_ns
 
 
-class _Alarm:
-    """Stands where the wall clock's timer stands."""
-
-    def __init__(self) -> None:
-        self.at_ns: int | None = None
+class _NoTimer:
+    """Stands where the wall clock's timer stands: the timekeeper is told what is due (`due_ns`)."""
 
     def arm(self, at_ns: int | None) -> None:
-        """Be due at a fabric time, or never."""
-        self.at_ns = at_ns
+        """Nothing is set."""
 
     def close(self) -> None:
-        """Never be due."""
-        self.at_ns = None
+        """Nothing was."""
 
 
 class _CountedLink(TcpLink):
@@ -103,23 +102,32 @@ class VirtualDataPath(DataPath):
     EARLY = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *arguments: Any, **options: Any) -> None:
-        self._alarm = _Alarm()
         super().__init__(loop, *arguments, **options)
         self.gate = self._gate = EventGate(self.touched)
         self.timers: set[AppTimer] = set()
         self.woke = True
         self.on_news: Callable[[], None] = lambda: None
+        self._trace: EventTrace | None = None
         self._rung: dict[tuple[int, int], EmulatedHca] = {}
         self._inbox: list[tuple[int, Frame]] = []
         self._received: Counter[int] = Counter()
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
 
-    def _make_timer(self, loop: asyncio.AbstractEventLoop) -> _Alarm:
-        return self._alarm
+    def _make_timer(self, loop: asyncio.AbstractEventLoop) -> _NoTimer:
+        return _NoTimer()
+
+    def _arm(self, hca: EmulatedHca | None = None) -> None:
+        """As _NoTimer."""
 
     def _make_peers(self, loop: asyncio.AbstractEventLoop, node: int) -> PeerDirectory:
         return _CountedPeers(loop, node, self.clock.epoch_ns, self._path, self._deliver_locally, self._link_writable)
+
+    def trace(self, trace: EventTrace) -> None:
+        """Tell `trace` of what happens from now on."""
+        self._trace = trace
+        if self._paced is not None:
+            self._paced.on_departure = lambda frame: trace.sent(self.clock.now_ns(), frame)
 
     # ---- what comes in between steps -----------------------------------------------------------------------------
 
@@ -142,7 +150,7 @@ class VirtualDataPath(DataPath):
         """A frame of another node is here."""
         assert isinstance(self._peers, _CountedPeers)
         self._received[self._peers.node_of.get(frame.slid, -1)] += 1
-        self._hold(frame)
+        self.hold(frame)
 
     def received_small_write(self, write: SmallWrite, payload: memoryview) -> bool:
         """There is no express lane."""
@@ -150,9 +158,10 @@ class VirtualDataPath(DataPath):
 
     def _deliver_locally(self, frame: Frame) -> None:
         frame.payload = tuple(memoryview(bytes(part)) for part in frame.payload)
-        self._hold(frame)
+        self.hold(frame)
 
-    def _hold(self, frame: Frame) -> None:
+    def hold(self, frame: Frame) -> None:
+        """Keep a frame, with a payload of its own, until it arrives."""
         self._order += 1
         self._inbox.append((self._order, frame))
         self.on_news()
@@ -174,7 +183,7 @@ class VirtualDataPath(DataPath):
         due += [at for at, _, _ in self._calls[:1]]
         if self._paced is not None and (paced := self._paced.next_ns()) is not None:
             due.append(paced)
-        due += [at for engine in self.engines if (at := engine.real_deadline_ns()) is not None]
+        due += [at for engine in self.engines if engine.timers and (at := engine.real_deadline_ns()) is not None]
         return min(due, default=None)
 
     def polling(self) -> bool:
@@ -195,22 +204,22 @@ class VirtualDataPath(DataPath):
         for timer in self.timers:
             timer.now = now_ns
         rung, self._rung = self._rung, {}
-        ages = {lid: {qpn: age for age, qpn in enumerate(hca.rings)} for lid, hca in self.hcas.items()}
-        for lid, qpn in sorted(rung, key=lambda key: (key[0], ages[key[0]].get(key[1], -1))):
+        ages = _Ages(self.hcas)
+        for lid, qpn in sorted(rung, key=lambda key: (key[0], ages.of(*key))):
+            if self._trace is not None:
+                self._trace.posted(now_ns, lid, qpn, rung[lid, qpn].rings.get(qpn))
             super().doorbell(rung[lid, qpn], qpn)
         due = [entry for entry in self._inbox if entry[1].arrival_ns <= now_ns]
         self._inbox = [entry for entry in self._inbox if entry[1].arrival_ns > now_ns]
-        due.sort(key=lambda entry: self._place_in_step(ages, *entry))
+        due.sort(key=lambda entry: _place_in_step(ages, *entry))
         for _, frame in due:
+            if self._trace is not None:
+                self._trace.arrived(now_ns, frame)
             self._lay_down(frame)
         while self._calls and self._calls[0][0] <= now_ns:
             heapq.heappop(self._calls)[2]()
         self._tick()
         self._loop.call_soon(self._finish, now_ns, done)  # behind what the above has put off
-
-    def _place_in_step(self, ages: dict[int, dict[int, int]], order: int, frame: Frame) -> tuple[int, ...]:
-        age = ages.get(frame.dlid, {}).get(frame.dest_qpn, -1)
-        return frame.arrival_ns, frame.dlid, age, frame.slid, frame.src_qpn, order
 
     def _lay_down(self, frame: Frame) -> None:
         payload, frame.payload, frame.extents = frame.payload, (), ()
@@ -221,6 +230,11 @@ class VirtualDataPath(DataPath):
                 view[:] = data[: len(view)]
                 data = data[len(view) :]
         super().received(frame)
+
+    def _complete(self, hca: EmulatedHca, action: Complete) -> None:
+        if self._trace is not None:
+            self._trace.completed(self.clock.now_ns(), hca.info.lid, action.wc)
+        super()._complete(hca, action)
 
     def _finish(self, now_ns: int, done: Callable[[], None]) -> None:
         self._gate.open()
@@ -233,3 +247,24 @@ class VirtualDataPath(DataPath):
     def _link_writable(self, link: PeerLink) -> None:
         super()._link_writable(link)
         self.on_news()
+
+
+class _Ages:
+    """How old the queue pairs of each HCA are, as their place in the order in which they were made; the same in two
+    runs, as their numbers may not be. An HCA is looked at when it is asked for."""
+
+    def __init__(self, hcas: Mapping[int, EmulatedHca]) -> None:
+        self._hcas = hcas
+        self._ages: dict[int, dict[int, int]] = {}
+
+    def of(self, lid: int, qpn: int) -> int:
+        """The place of a queue pair; -1 for one that is not there."""
+        ages = self._ages.get(lid)
+        if ages is None:
+            hca = self._hcas.get(lid)
+            ages = self._ages[lid] = {at: age for age, at in enumerate(hca.rings)} if hca is not None else {}
+        return ages.get(qpn, -1)
+
+
+def _place_in_step(ages: _Ages, order: int, frame: Frame) -> tuple[int, ...]:
+    return frame.arrival_ns, frame.dlid, ages.of(frame.dlid, frame.dest_qpn), frame.slid, frame.src_qpn, order

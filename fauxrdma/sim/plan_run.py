@@ -20,7 +20,7 @@ from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.enums import IBV_SEND_SIGNALED, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM, WcStatus
 from fauxrdma.ib.work import WC
 from fauxrdma.memory.regions import MemoryRegion
-from fauxrdma.sim.world import SimHca, SimQp, World
+from fauxrdma.sim.base import BaseWorld, SimHca, SimQp
 
 __all__ = ["run_plan"]
 
@@ -50,6 +50,7 @@ class _Rank:
         dtype = next(iter(buffers.values())).dtype
         arithmetic = numpy_arithmetic(op, dtype, plan.world_size) if op is not None else None
         self.executor = PlanExecutor(plan, rank, buffers, channels, arithmetic)
+        self._hca = hca
         hca.on_completion = self._completed
 
     def start(self) -> None:
@@ -57,6 +58,10 @@ class _Rank:
             for _ in range(2 * self.slots + 2):
                 peer.qp.post_recv(0)
         self._perform(self.executor.start())
+
+    def leave(self) -> None:
+        """Hear of nothing more."""
+        self._hca.on_completion = None
 
     def _completed(self, wc: WC) -> None:
         peer = self._by_qp[wc.qp_num]
@@ -96,7 +101,7 @@ class _Rank:
 
 
 def run_plan(
-    world: World,
+    world: BaseWorld,
     plan: Plan,
     buffers: Sequence[dict[str, Array]],
     *,
@@ -126,4 +131,8 @@ def run_plan(
     waiting = [rank.rank for rank in ranks if not rank.executor.done]
     if waiting:
         raise CollectiveError(f"nothing is under way and ranks {waiting} still wait: the plan cannot complete")
-    return world.now - began
+    took_ns = world.now - began
+    for rank in ranks:
+        rank.leave()
+    world.run()  # acknowledgements and credits that nobody waits for
+    return took_ns

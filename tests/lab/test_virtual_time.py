@@ -59,12 +59,24 @@ def result(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    runs = [run(tmp_path, PROGRAM, "--clock", "virtual", "--seed", "3", gpus=2) for _ in range(2)]
+    traces = [tmp_path / f"trace{number}.jsonl" for number in range(2)]
+    runs = [
+        run(tmp_path, PROGRAM, "--clock", "virtual", "--seed", "3", "--trace", str(trace), gpus=2) for trace in traces
+    ]
     found = result(runs[0])
     assert (found["clock"], found["seed"], found["wall_s"], found["debt"]) == ("virtual", 3, None, None)
     assert found["elapsed_ns"] > 0
     assert found["retransmits"] == 0
     assert runs[0].stdout == runs[1].stdout
+    lines = traces[0].read_text().splitlines()
+    assert {json.loads(line)["event"] for line in lines} == {"posted", "sent", "arrived", "completed"}
+    assert lines == traces[1].read_text().splitlines()
+
+
+def test_a_trace_is_of_virtual_time(tmp_path: Path) -> None:
+    ended = run(tmp_path, PROGRAM, "--clock", "paced", "--trace", str(tmp_path / "trace.jsonl"))
+    assert ended.returncode == 2
+    assert "a trace is of virtual time" in ended.stderr
 
 
 @pytest.mark.slow
