@@ -153,6 +153,8 @@ class Context(Handle, verbs.Context, PyverbsCM):
     def __init__(self, **kwargs: Any) -> None:
         if kwargs.get("cmd_fd") is not None:
             not_offered("Failed to import device", "import of contexts")
+        if kwargs.get("cmid") is not None:
+            not_offered("Failed to get the device of a CM ID", "connection manager")
         if kwargs.get("attr") is not None:
             not_offered("Failed to open device", "vendor's provider")
         name = kwargs.get("name")

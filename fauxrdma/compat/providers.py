@@ -27,7 +27,7 @@ _MODULES = {
     "hbl": ("hbldv", "hbl_enums"),
 }  # fmt: skip
 
-_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*$")
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9]*_[A-Z0-9_]+$")
 _ATTRIBUTES = re.compile(r"(Attr|AttrEx|Attributes|Params|Caps|Info|Desc|Spec|Attr\w*List)$")
 _numbers = itertools.count(1)
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 from machines import Machine
 
+import fauxrdma.compat
 from fauxrdma.lab.local import LocalLab
+
+fauxrdma.compat.install()  # the tests import pyverbs
 
 
 @pytest.fixture(scope="session")
