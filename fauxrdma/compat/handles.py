@@ -35,8 +35,11 @@ def refused_as(words: str) -> Iterator[None]:
 def translated(words: str, error: VerbsError) -> PyverbsRDMAError:
     """`words`, what was wrong, and the errno."""
     detail = error.strerror or ""
+    if not detail.startswith(words):
+        opening, colon, rest = detail.partition(": ")  # the native interface may say it with words of its own
+        detail = f"{words}: {rest if colon and opening.startswith('Failed to') else detail}"
     ctypes.set_errno(error.error_code)
-    return PyverbsRDMAError(detail if detail.startswith(words) else f"{words}: {detail}", error.error_code)
+    return PyverbsRDMAError(detail, error.error_code)
 
 
 def verb(words: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

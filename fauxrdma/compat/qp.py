@@ -20,7 +20,7 @@ from fauxrdma.compat.srq import copy_bad_wr
 from fauxrdma.compat.utils import qp_state_to_str, qp_type_to_str, table
 from fauxrdma.compat.wr import RecvWR, SendWR
 from fauxrdma.errors import VerbsError
-from fauxrdma.ib.enums import QpType, WrOpcode
+from fauxrdma.ib.enums import QpState, QpType, WrOpcode
 
 __all__ = [
     "ECE",
@@ -34,6 +34,7 @@ __all__ = [
     "QPRateLimitAttr",
 ]
 
+_STATES = {QpState.IBV_QPS_INIT: "init", QpState.IBV_QPS_RTR: "RTR", QpState.IBV_QPS_RTS: "RTS"}
 _IN_ORDER = (WrOpcode.IBV_WR_RDMA_WRITE, WrOpcode.IBV_WR_RDMA_WRITE_WITH_IMM, WrOpcode.IBV_WR_SEND)
 _WHOLE_MESSAGE = 1
 """IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, and IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG in the answer."""
@@ -57,9 +58,10 @@ class QP(Handle, verbs.QP, PyverbsCM):
         pd, plain = init_attr.plain(creator) if isinstance(init_attr, verbs.QPInitAttrEx) else (creator, init_attr)
         verbs.QP.__init__(self, pd, plain)
 
-    to_init = verb("Failed to modify QP state to init")(verbs.QP.to_init)
-    to_rtr = verb("Failed to modify QP state to RTR")(verbs.QP.to_rtr)
-    to_rts = verb("Failed to modify QP state to RTS")(verbs.QP.to_rts)
+    def _move(self, attr: Any, start: QpState, end: QpState) -> None:
+        with refused_as(f"Failed to modify QP state to {_STATES[end]}"):
+            super()._move(attr, start, end)
+
     modify = verb("Failed to modify QP")(verbs.QP.modify)
     bind_mw = verb("Failed to Bind MW")(verbs.QP.bind_mw)
     attach_mcast = verb("Failed to attach to multicast group")(verbs.QP.attach_mcast)

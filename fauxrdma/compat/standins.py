@@ -38,9 +38,12 @@ def stand_ins() -> Iterator[Path]:
         # Where fauxrdma itself is found, too: the program may start its children anywhere.
         roots = [str(directory), str(Path(__file__).resolve().parents[2]), saved["PYTHONPATH"]]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
+        sys.path.insert(1, str(directory))  # what multiprocessing's spawn hands on instead
         with _redirected(directory / "sys" / "class" / "infiniband"):
             yield directory
     finally:
+        if str(directory) in sys.path:
+            sys.path.remove(str(directory))
         for name, value in saved.items():
             if value is None:
                 os.environ.pop(name, None)

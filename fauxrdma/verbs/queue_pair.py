@@ -152,7 +152,7 @@ class QP:
 
     def _move(self, attr: QPAttr, start: QpState, end: QpState) -> None:
         attr.qp_state = end
-        self.modify(attr, TRANSITIONS[self.qp_type][start, end].required | M.IBV_QP_STATE)
+        QP.modify(self, attr, TRANSITIONS[self.qp_type][start, end].required | M.IBV_QP_STATE)
 
     def attach_mcast(self, gid: str, lid: int) -> None:
         """Hear a multicast group (UD only); when this returns the whole fabric delivers to it. Raises VerbsError:

@@ -46,7 +46,7 @@ OFFERED: dict[str, Exercise] = {}
 NOT_OFFERED: dict[str, Exercise] = {}
 
 
-# ---- work requests, addresses -----------------------------------------------------------------------------------------
+# ---- work requests, addresses --------------------------------------------------------------------------------------
 
 
 def chained(w: World) -> bool:
@@ -123,7 +123,7 @@ NOT_OFFERED |= {
     "wr.SendWR.set_qp_type_xrc": lambda w: w.send().set_qp_type_xrc(1),
 }
 
-# ---- shared receive queues --------------------------------------------------------------------------------------------
+# ---- shared receive queues -----------------------------------------------------------------------------------------
 
 
 def shared(w: World) -> bool:
@@ -168,7 +168,7 @@ NOT_OFFERED |= {
     "srq.SRQ.post_srq_ops": lambda w: srq.SRQ(w.pd, srq.SrqInitAttr()).post_srq_ops(srq.OpsWr()),
 }
 
-# ---- what Ethernet adapters have, and the rest ------------------------------------------------------------------------
+# ---- what Ethernet adapters have, and the rest ---------------------------------------------------------------------
 
 
 def allocated(w: World) -> bool:

@@ -30,7 +30,7 @@ OFFERED: dict[str, Exercise] = {}
 NOT_OFFERED: dict[str, Exercise] = {}
 
 
-# ---- device -----------------------------------------------------------------------------------------------------------
+# ---- device --------------------------------------------------------------------------------------------------------
 
 
 def context_from(**kwargs: Any) -> Exercise:
@@ -137,7 +137,7 @@ NOT_OFFERED |= {
     "device.Context(cmd_fd)": context_from(cmd_fd=0),
 }
 
-# ---- protection domains, regions, windows -----------------------------------------------------------------------------
+# ---- protection domains, regions, windows --------------------------------------------------------------------------
 
 OFFERED |= {
     "pd.PD(ctx)": lambda w: p.PD(w.ctx).close() is None,
@@ -240,7 +240,7 @@ NOT_OFFERED |= {
     "mr.DMAHandle": lambda w: m.DMAHandle(w.ctx, m.DmaHandleInitAttr()),
 }
 
-# ---- completions ------------------------------------------------------------------------------------------------------
+# ---- completions ---------------------------------------------------------------------------------------------------
 
 
 def event(w: World) -> Any:
