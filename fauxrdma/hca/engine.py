@@ -83,7 +83,7 @@ class HcaEngine:
         self._retransmits_of_gone = 0  # by queue pairs that have been destroyed
         self._responders: dict[int, ReceiveHalf] = {}
         self.srqs = SharedReceiveQueues(self.attributes, self._qps)
-        # A heap of (deadline ns, queue pair, negative where answers are held until then); entries may be early.
+        # A heap of (deadline ns, queue pair, negative where something is held until then); entries may be early.
         self.timers: list[tuple[int, int]] = []
 
     # ---- control path --------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class HcaEngine:
     def _halves(self, qp: QueuePair) -> tuple[SendHalf, ReceiveHalf]:
         """The sending and the receiving state machine of a queue pair's transport."""
         if qp.qp_type == QpType.IBV_QPT_UC:
-            return UcRequester(qp, self.keys, self.lid), UcResponder(qp, self.keys, self.lid)
+            return UcRequester(qp, self.keys, self.lid), UcResponder(qp, self.keys, self.lid, self._choices)
         if qp.qp_type == QpType.IBV_QPT_UD:
             handles = self.datagrams.handles
             return UdRequester(qp, self.keys, self.port, handles), UdResponder(qp, self.keys, self.port)
@@ -320,12 +320,10 @@ class HcaEngine:
                 responder.land(frame)
             if responder.finish(frame, now, out):
                 self._fail(qp, WcStatus.IBV_WC_WR_FLUSH_ERR, now, out)
+            elif (held_until := responder.held_until_ns) is not None:
+                heapq.heappush(self.timers, (held_until, -qp.qpn))
             elif responder.jobs:
-                held_until = responder.held_until_ns
-                if held_until is None:
-                    self._want_link(qp, out)
-                else:
-                    heapq.heappush(self.timers, (held_until, -qp.qpn))
+                self._want_link(qp, out)
             return
         if qp.state not in _SENDING:
             return
@@ -486,8 +484,8 @@ class HcaEngine:
     def _timer_expired(self, now: int, out: list[Action]) -> None:
         while self.timers and self.timers[0][0] <= now:
             due, qpn = heapq.heappop(self.timers)
-            if qpn < 0:  # answers were held
-                if (qp := self._qps.get(-qpn)) is not None and self._responders[-qpn].release(now):
+            if qpn < 0:  # answers or bytes were held
+                if (qp := self._qps.get(-qpn)) is not None and self._responders[-qpn].release(now, out):
                     self._want_link(qp, out)
                 continue
             requester = self._requesters.get(qpn)

@@ -81,6 +81,7 @@ def land_small_write(responder: Responder, write: SmallWrite, payload: memoryvie
     if (
         psn != responder.expected_psn
         or responder.in_message is not None
+        or responder.late.until_ns is not None
         or not responder.receiving
         or slid != qp.dlid
         or not 0 < nbytes <= qp.mtu

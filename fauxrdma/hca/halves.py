@@ -86,9 +86,9 @@ class ReceiveHalf(Protocol):
 
     @property
     def held_until_ns(self) -> int | None:
-        """Until when responses are held back, if they are."""
+        """Until when responses, or the first bytes of a WRITE, are held back, if they are."""
 
-    def release(self, now: int) -> bool:
+    def release(self, now: int, out: list[Action]) -> bool:
         """That time has come: whether there are responses to send."""
 
     def next_response(self, max_payload: int) -> Frame | None:

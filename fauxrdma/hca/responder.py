@@ -16,6 +16,7 @@ from enum import IntEnum
 
 from fauxrdma.hca.atomics import ATOMIC_BYTES, ATOMIC_REQUESTS, execute_atomic
 from fauxrdma.hca.events import Action, AsyncEvent, Complete, SendFrame
+from fauxrdma.hca.late_bytes import LateBytes
 from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.responses import HELD_NS, ResponseQueue
 from fauxrdma.hca.work_queue import RecvWqe, slice_pieces
@@ -70,11 +71,13 @@ class Verdict(IntEnum):
 
 
 class Responder:
-    """Receiver state machine of one queue pair. `choices` decides which READs are answered late."""
+    """Receiver state machine of one queue pair. `choices` decides which READs are answered late, and which WRITEs have
+    their first bytes land last."""
 
     __slots__ = (
         "_nak",
         "_nak_sent",
+        "_owed",
         "_placed",
         "_receive",
         "_receive_pieces",
@@ -87,6 +90,7 @@ class Responder:
         "in_message",
         "jobs",
         "keys",
+        "late",
         "lid",
         "msn",
         "offset",
@@ -99,6 +103,7 @@ class Responder:
         self.keys = keys
         self.lid = lid
         self.jobs = ResponseQueue(qp, keys, lid)
+        self.late = LateBytes(keys, None if qp.profile.write_bytes_in_order else choices)
         self.reset()
 
     def reset(self) -> None:
@@ -108,6 +113,8 @@ class Responder:
         self.in_message: int | None = None  # 0 in a SEND, 1 in a WRITE
         self.offset = 0
         self.jobs.reset()
+        self.late.drop()
+        self._owed: tuple[int, bool] | None = None  # PSN and patience of the ACK of a WRITE whose first bytes are late
         self._receive: RecvWqe | None = None
         self._receive_pieces: list[Piece] | None = None
         self._write = (0, 0, 0)  # address, length and rkey of the WRITE under way
@@ -129,6 +136,8 @@ class Responder:
         """The views the payload belongs in, or None to drain it. Leaves the verdict for `finish`."""
         self._view = None
         self._placed = frame
+        if self.late.until_ns is not None:
+            self.late.put()  # this frame's bytes may belong in the same place
         if not self.receiving or frame.opcode > _LAST_RC_OPCODE:
             self._verdict = Verdict.SILENT
             return None
@@ -244,7 +253,9 @@ class Responder:
         # The receive of an immediate tells of it; its memory is not used.
         if frame.opcode in _IMMEDIATE and not self._take_receive():
             return None
-        return (view[offset:end],) if view is not None and frame.nbytes else ()
+        if view is None or not frame.nbytes:
+            return ()
+        return self.late.split(frame, view) if offset == 0 and total > self.qp.mtu else (view[offset:end],)
 
     def _place_answered(self, frame: Frame) -> None:
         """A READ or atomic request: nothing to place, but its answer needs room and its memory must be granted."""
@@ -308,6 +319,8 @@ class Responder:
             return False
         self._placed = None
         self.jobs.held_until_ns = None
+        if self.late.until_ns is not None:
+            self._acknowledge_late(out)
         verdict = self._verdict
         if verdict == Verdict.ACCEPT:
             self._accept(frame, now, out)
@@ -372,17 +385,33 @@ class Responder:
             self.in_message = None
             self.offset = 0
             self.msn = (self.msn + 1) & 0xFFFFFF
+            if opcode in _ONLY and not is_send:
+                self.late.begun(frame)
             if is_send or opcode in _IMMEDIATE:
+                self.late.put()
                 self._deliver(frame, is_send, length, now, out)
+            elif self.late.ended(now):
+                self._owed = (psn_add(self.expected_psn, -1), frame.patient) if frame.ack_req else None
+                return
         else:
             if opcode in _FIRST:
                 self.in_message = 0 if is_send else 1
                 self.offset = 0
                 if not is_send:
+                    self.late.begun(frame)
                     self._write = (frame.va, frame.dma_len, frame.rkey)
             self.offset += frame.nbytes
         if frame.ack_req:
             self._acknowledge(AethSyndrome.ACK | 0x1F, psn_add(self.expected_psn, -1), out, patient=frame.patient)
+
+    def _acknowledge_late(self, out: list[Action]) -> None:
+        """The first bytes of a WRITE follow the others, if they did not yet, and its acknowledgement follows them."""
+        self.late.put()
+        self.late.until_ns = None
+        if self._owed is not None:
+            psn, patient = self._owed
+            self._owed = None
+            self._acknowledge(AethSyndrome.ACK | 0x1F, psn, out, patient=patient)
 
     def _deliver(self, frame: Frame, is_send: bool, length: int, now: int, out: list[Action]) -> None:
         assert self._receive is not None
@@ -430,11 +459,13 @@ class Responder:
 
     @property
     def held_until_ns(self) -> int | None:
-        """Until when answers are held, if they are."""
-        return self.jobs.held_until_ns
+        """Until when answers, or the first bytes of a WRITE, are held, if they are."""
+        return self.jobs.held_until_ns if self.late.until_ns is None else self.late.until_ns
 
-    def release(self, now: int) -> bool:
-        """The time until which answers were held has come: whether there are any to send."""
+    def release(self, now: int, out: list[Action]) -> bool:
+        """The time until which answers or bytes were held has come: whether there are answers to send."""
+        if self.late.until_ns is not None and now >= self.late.until_ns:
+            self._acknowledge_late(out)
         if self.jobs.held_until_ns is not None and now >= self.jobs.held_until_ns:
             self.jobs.held_until_ns = None
         return bool(self.jobs)
@@ -476,6 +507,11 @@ class Responder:
         """
         arriving = self._placed is not None and self._verdict == Verdict.ACCEPT
         found = False
+        if self.late.revoke(memory):
+            # All but its first bytes are in place, and it was not acknowledged: this request is the one that failed.
+            self._refuse(NakCode.REMOTE_ACCESS_ERROR, "the region was deregistered before all bytes were in place")
+            self.expected_psn = psn_add(self.expected_psn, -1)
+            self._owed, self.closing, found = None, True, True
         if self._view is not None and self._view.obj is memory:
             self._view = None
             found = True
@@ -491,6 +527,8 @@ class Responder:
     def flush(self, now: int, out: list[Action]) -> None:
         """Complete every posted receive with WR_FLUSH_ERR; drop READs being answered."""
         self.jobs.clear()
+        self.late.drop()
+        self._owed = None
         self.closing = False
         self._placed = None  # a frame whose payload is still arriving comes too late
         self.in_message = None

@@ -7,14 +7,17 @@ So one lost packet costs one message, and nobody is told.
 
 from __future__ import annotations
 
+import random
 from enum import IntEnum
 
 from fauxrdma.hca.events import Action, Complete
+from fauxrdma.hca.late_bytes import LateBytes
+from fauxrdma.hca.queue_pair import QueuePair
 from fauxrdma.hca.unreliable import UnreliableRequester, UnreliableResponder
 from fauxrdma.hca.work_queue import SendWqe, slice_pieces
 from fauxrdma.ib.enums import AccessFlags, BthOpcode, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode
 from fauxrdma.ib.work import MAX_MESSAGE_BYTES
-from fauxrdma.memory.regions import Fault
+from fauxrdma.memory.regions import Fault, KeyTable
 from fauxrdma.memory.spans import Piece, Unreachable, load, store
 from fauxrdma.wire.headers import Frame, packets_in, psn_add
 
@@ -110,13 +113,19 @@ class _Verdict(IntEnum):
 
 
 class UcResponder(UnreliableResponder):
-    """Receiver state machine of one UC queue pair: `place` decides and changes nothing, `finish` commits."""
+    """Receiver state machine of one UC queue pair: `place` decides and changes nothing, `finish` commits. `choices`
+    decides of which WRITEs the first bytes land last."""
 
-    __slots__ = ("_fault", "_placed", "_verdict", "_view", "_write", "expected_psn", "in_message", "offset")
+    __slots__ = ("_fault", "_late", "_placed", "_verdict", "_view", "_write", "expected_psn", "in_message", "offset")
+
+    def __init__(self, qp: QueuePair, keys: KeyTable, lid: int, choices: random.Random) -> None:
+        self._late = LateBytes(keys, None if qp.profile.write_bytes_in_order else choices)
+        super().__init__(qp, keys, lid)
 
     def reset(self) -> None:
         """Back to the beginning (RESET)."""
         super().reset()
+        self._late.drop()
         self.expected_psn = 0
         self.in_message: bool | None = None  # True in a SEND, False in a WRITE
         self.offset = 0
@@ -133,6 +142,8 @@ class UcResponder(UnreliableResponder):
         self._placed = frame
         self._view = None
         self._verdict = _Verdict.DROP
+        if self._late.until_ns is not None:
+            self.release(self._late.until_ns, [])  # this frame's bytes may belong in the same place
         opcode = frame.opcode
         if not self.receiving or opcode not in _KNOWN:
             return None
@@ -185,7 +196,11 @@ class UcResponder(UnreliableResponder):
             return None
         if frame.opcode in _IMMEDIATE and not self._have_receive():
             return None
-        return (self._view[offset:end],) if self._view is not None and frame.nbytes else ()
+        if self._view is None or not frame.nbytes:
+            return ()
+        if offset == 0 and total > self.qp.mtu:
+            return self._late.split(frame, self._view)
+        return (self._view[offset:end],)
 
     def _resolve(self, frame: Frame) -> Piece | None:
         """The remote memory of a RETH. None for zero length (which needs no key) or when it is dropped."""
@@ -227,6 +242,7 @@ class UcResponder(UnreliableResponder):
         arriving = self._placed is not None and self._verdict == _Verdict.ACCEPT
         if self._broken is not None and found and arriving:
             self._verdict, self._fault = _Verdict.BROKEN, self._broken
+        found = self._late.revoke(memory) or found
         if self._write is not None and self._write.obj is memory:
             self._write = self.in_message = None
             found = True
@@ -256,6 +272,8 @@ class UcResponder(UnreliableResponder):
         opcode = frame.opcode
         is_send = opcode in _SENDS
         length = frame.nbytes + (self.offset if opcode in _CONTINUES else 0)
+        if opcode not in _CONTINUES:
+            self._late.begun(frame)
         if opcode not in _ENDS:
             self.in_message = is_send
             self.offset = length
@@ -264,7 +282,21 @@ class UcResponder(UnreliableResponder):
         self.in_message = None
         self._write = None
         if is_send or opcode in _IMMEDIATE:
+            self._late.put()
             self._deliver(frame, is_send, length, now, out)
+        else:
+            self._late.ended(now)
+        return False
+
+    @property
+    def held_until_ns(self) -> int | None:
+        """Until when the first bytes of a WRITE are held, if they are."""
+        return self._late.until_ns
+
+    def release(self, now: int, out: list[Action]) -> bool:
+        """That time has come. Nothing is ever answered."""
+        self._late.put()
+        self._late.until_ns = None
         return False
 
     def _deliver(self, frame: Frame, is_send: bool, length: int, now: int, out: list[Action]) -> None:

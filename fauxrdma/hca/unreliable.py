@@ -252,7 +252,7 @@ class UnreliableResponder:
         """Nothing is ever held."""
         return None
 
-    def release(self, now: int) -> bool:
+    def release(self, now: int, out: list[Action]) -> bool:
         """Nothing is ever held."""
         return False
 

@@ -31,6 +31,8 @@ class HcaProfile:
     - `writes_overtake_reads`: a READ with more behind it may be answered late, so that an unfenced WRITE behind it is
       seen in what it reads: allowed to every device, and a bug in programs that count on the opposite. Which ones is
       chosen by the fabric's seed.
+    - `write_bytes_in_order`: the bytes of a WRITE land in the order of addresses, the last byte last, as programs that
+      poll it expect. Without, some WRITEs of several packets, chosen by the fabric's seed, have their first bytes last.
     - `inline_errno`: what post_send says of more inline data than the queue pair takes (EINVAL or ENOMEM).
     - `memlock_bytes`: how many bytes may be registered at a time, all regions together (ENOMEM beyond); 0: no limit.
     """
@@ -42,6 +44,7 @@ class HcaProfile:
     big_endian_atomic_replies: bool = False
     last_wqe_event: bool = True
     writes_overtake_reads: bool = True
+    write_bytes_in_order: bool = False
     inline_errno: int = errno.EINVAL
     memlock_bytes: int = 0
 
@@ -82,6 +85,7 @@ def _mellanox(spec: str, rate_gbps: int, part: int, fw_ver: str, max_qp: int) ->
         ),
         port_rate_gbps=rate_gbps,
         missing_access_is_invalid_request=True,
+        write_bytes_in_order=True,
         inline_errno=errno.ENOMEM,
     )
 
@@ -112,6 +116,7 @@ PROFILES: dict[str, HcaProfile] = {
         ),
         missing_access_is_invalid_request=True,
         last_wqe_event=False,
+        write_bytes_in_order=True,
     ),
 }
 """Every profile by name."""

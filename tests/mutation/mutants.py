@@ -37,6 +37,7 @@ SEND_WORK = "fauxrdma/hca/send_work.py"
 SEND_FRAMES = "fauxrdma/hca/send_frames.py"
 LOCAL_WORK = "fauxrdma/hca/local_work.py"
 WINDOWS = "fauxrdma/memory/windows.py"
+LATE_BYTES = "fauxrdma/hca/late_bytes.py"
 UNRELIABLE = "fauxrdma/hca/unreliable.py"
 UC = "fauxrdma/hca/uc.py"
 SRQ = "fauxrdma/hca/srq.py"
@@ -68,6 +69,21 @@ MUTANTS: list[Mutant] = [
            "                if qp.state == _ERR:\n                    pass\n", A3),
     Mutant("SQD starts new requests", REQUESTER,
            "return state == _SQD and self.cut_i < len(self.wqes)", "return state == _SQD", ("tests/hca",)),
+    # ---- bytes of a WRITE that land last ----
+    Mutant("a WRITE's late bytes land after its acknowledgement", RESPONDER,
+           "            elif self.late.ended(now):\n", "            elif self.late.ended(now) and not frame.ack_req:\n",
+           ("tests/hca/test_write_order.py",)),
+    Mutant("an immediate does not wait for late bytes", RESPONDER,
+           "                self.late.put()\n                self._deliver", "                self._deliver",
+           ("tests/hca/test_write_order.py",)),
+    Mutant("what follows a WRITE does not wait for its late bytes", RESPONDER,
+           "        if self.late.until_ns is not None:\n            self.late.put() ", "        if False:\n            self.late.put() ", ("tests/hca/test_write_order.py",)),
+    Mutant("the express lane overtakes late bytes", EXPRESS,
+           "        or responder.late.until_ns is not None\n", "", ("tests/hca/test_write_order.py",)),
+    Mutant("late bytes land after deregistration", LATE_BYTES,
+           "if self._kept is None or self._kept[0].obj is not memory:", "if True:", ("tests/hca/test_write_order.py",)),
+    Mutant("all WRITEs land in order", LATE_BYTES, "or self.choices.getrandbits(_BITS)", "or True",
+           ("tests/hca/test_write_order.py",)),
     # ---- completions ----
     Mutant("unsignaled requests complete", REQUESTER,
            "            if wqe.flags & _SIGNALED or self.qp.sq_sig_all:\n                out",
@@ -190,8 +206,8 @@ MUTANTS: list[Mutant] = [
            ("tests/hca/test_rc_liveness.py",)),
     Mutant("an unfenced WRITE never overtakes", RESPONDER, "and self.choices.getrandbits(1):", "and False:",
            ("tests/hca/test_read_order.py",)),
-    Mutant("held answers are held for ever", ENGINE, "            if qpn < 0:  # answers were held\n                if ",
-           "            if qpn < 0:  # answers were held\n                if False and ",
+    Mutant("held answers are held for ever", ENGINE, "            if qpn < 0:  # answers or bytes were held\n                if ",
+           "            if qpn < 0:  # answers or bytes were held\n                if False and ",
            ("tests/hca/test_read_order.py",)),
     Mutant("READ responses overtake each other", RESPONSES,
            "        job = self._jobs[0]\n        qp = self.qp\n", "        job = self._jobs[-1]\n        qp = self.qp\n", A2),
