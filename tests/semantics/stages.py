@@ -7,8 +7,11 @@ and hands out completions. Nothing here knows which stage it is on but the two c
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -16,14 +19,16 @@ import pytest
 
 from fauxrdma import verbs
 from fauxrdma.errors import VerbsError
-from fauxrdma.hca.events import AsyncEvent
+from fauxrdma.hca.events import AsyncEvent, FrameReceived
 from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.attributes import AHAttr, QPAttr
-from fauxrdma.ib.enums import AccessFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags
+from fauxrdma.ib.enums import AccessFlags, Mtu, MwType, QpAttrMask, QpState, QpType, SendFlags, WrOpcode
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.memory.regions import MemoryRegion
 from fauxrdma.sim.world import SimHca, SimQp, World
+from fauxrdma.wire.headers import Frame, encode_header
+from fauxrdma.wire.link_hello import ANSWER_BYTES, check_answer, encode_hello
 
 M, S = QpAttrMask, QpState
 ALL_ACCESS = int(
@@ -73,6 +78,36 @@ class Memory:
         return SGE(self.addr + offset, self.length - offset if length is None else length, self.lkey)
 
 
+@dataclass
+class Window:
+    """A memory window of one end, not bound."""
+
+    rkey: int
+    mw_type: MwType
+    handle: Any
+
+    def bind(
+        self, memory: Memory, access: int, offset: int = 0, length: int | None = None, wr_id: int = 1, **fields: Any
+    ) -> SendWR:
+        """The request that binds it to part of `memory`; its `rkey` is what the window gets."""
+        info = BindInfo(memory.addr + offset, memory.length if length is None else length, access, memory.handle)
+        wr = SendWR(wr_id, WrOpcode.IBV_WR_BIND_MW, (), send_flags=SendFlags.IBV_SEND_SIGNALED)
+        wr.set_bind_wr(self, info)
+        for name, value in fields.items():
+            setattr(wr, name, value)
+        return wr
+
+
+@dataclass
+class BindInfo:
+    """As verbs.MWBindInfo; `mr` is the region of either stage."""
+
+    addr: int
+    length: int
+    mw_access_flags: int
+    mr: Any
+
+
 class Queue(Protocol):
     """A queue pair on a stage."""
 
@@ -102,6 +137,8 @@ class End(Protocol):
     def queue(self, qp_type: QpType = QpType.IBV_QPT_RC, *, sig_all: bool = False, pd: Any = None) -> Queue: ...
     def events(self, count: int) -> list[int]: ...
     def ah(self, attr: AHAttr) -> Any: ...
+    def window(self, mw_type: MwType = MwType.IBV_MW_TYPE_2, pd: Any = None) -> Window: ...
+    def forge(self, frame: Frame) -> None: ...
 
 
 def attributes(queue: Queue, peer: Queue | None, **changes: Any) -> QPAttr:
@@ -165,12 +202,18 @@ class SimQueue:
                 inline = b"".join(self.end.read(sge) for sge in wr.sg)
             sges = tuple((sge.addr, sge.length, sge.lkey) for sge in wr.sg)
             extra = {name: getattr(wr, name, 0) for name in ("compare_add", "swap")}
+            remote_addr, rkey, imm = wr.remote_addr, wr.rkey, wr.imm_data
+            if wr.opcode in (WrOpcode.IBV_WR_SEND_WITH_INV, WrOpcode.IBV_WR_LOCAL_INV):
+                rkey, imm = imm, 0
+            elif wr.opcode == WrOpcode.IBV_WR_BIND_MW:
+                info, remote_addr, imm = wr.bind_info, wr.bind_info.addr, wr.bind_info.mr.lkey
+                extra = {"handle": wr.mw.handle, "compare_add": info.length, "swap": info.mw_access_flags}
             if getattr(wr, "ah", None) is not None:
                 extra = {"handle": wr.ah.handle, "compare_add": wr.remote_qpn, "swap": wr.remote_qkey}
             self.sim.post_send(
                 SendWqe(
                     0, wr.wr_id, int(wr.opcode), int(wr.send_flags), () if inline is not None else sges,
-                    wr.remote_addr, wr.rkey, wr.imm_data, inline, **extra,
+                    remote_addr, rkey, imm, inline, **extra,
                 )
             )  # fmt: skip
 
@@ -230,12 +273,32 @@ class SimEnd:
     def ah(self, attr: AHAttr) -> Any:
         return SimpleNamespace(handle=self.hca.create_ah(attr))
 
+    def window(self, mw_type: MwType = MwType.IBV_MW_TYPE_2, pd: Any = None) -> Window:
+        pd = pd or self.hca.world.pds[self.hca.lid]
+        made = self.hca.engine.keys.windows.allocate(1000 + next(self.numbers), pd, mw_type)
+        return Window(made.rkey, mw_type, made.handle)
+
+    def forge(self, frame: Frame) -> None:
+        """A frame without payload that no engine sent arrives."""
+        self.hca.engine.place(frame)
+        self.hca.run(FrameReceived(frame))
+
     def events(self, count: int) -> list[int]:
         there: Callable[[], bool] = lambda: len(self.hca.async_events) - self.seen >= count  # noqa: E731
         assert self.hca.world.run(there), self.hca.async_events
         events: list[AsyncEvent] = self.hca.async_events[self.seen : self.seen + count]
         self.seen += count
         return [int(event.kind) for event in events]
+
+
+def listening_port(pid: int) -> int:
+    """The TCP port that a process listens at."""
+    mine = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and f"socket:[{inode}]" in mine:
+            return int(local.split(":")[1], 16)
+    raise AssertionError(f"process {pid} listens at no TCP port")
 
 
 # ---- two daemons -----------------------------------------------------------------------------------------------------
@@ -287,6 +350,8 @@ class DaemonQueue:
 
 class DaemonEnd:
     def __init__(self, lab: LocalLab, node: int) -> None:
+        self.daemon = lab.daemons[node]
+        self.windows: list[verbs.MW] = []
         self.ctx = verbs.Context("hca1", str(lab.socket_path(node)))
         self.default_pd = verbs.PD(self.ctx)
         self.lid = self.ctx.hca.lid
@@ -303,6 +368,20 @@ class DaemonEnd:
 
     def ah(self, attr: AHAttr) -> Any:
         return verbs.AH(self.default_pd, attr=attr)
+
+    def window(self, mw_type: MwType = MwType.IBV_MW_TYPE_2, pd: Any = None) -> Window:
+        made = verbs.MW(pd or self.default_pd, mw_type)
+        self.windows.append(made)
+        return Window(made.rkey, mw_type, made.handle)
+
+    def forge(self, frame: Frame) -> None:
+        """A frame without payload that no daemon sent arrives, over a connection as another daemon makes it."""
+        with socket.create_connection(("127.0.0.1", listening_port(self.daemon))) as link:
+            link.sendall(encode_hello(99, self.ctx._clock.epoch_ns))
+            assert check_answer(link.recv(ANSWER_BYTES, socket.MSG_WAITALL))
+            link.sendall(encode_header(frame))
+            link.shutdown(socket.SHUT_WR)
+            assert link.recv(1) == b""
 
     def events(self, count: int) -> list[int]:
         kinds = []

@@ -16,6 +16,8 @@ from fauxrdma.ib.enums import (
     IBV_QPS_ERR,
     IBV_QPS_RTS,
     IBV_SEND_SIGNALED,
+    IBV_WC_BAD_RESP_ERR,
+    IBV_WC_GENERAL_ERR,
     IBV_WC_LOC_ACCESS_ERR,
     IBV_WC_LOC_LEN_ERR,
     IBV_WC_LOC_PROT_ERR,
@@ -32,11 +34,14 @@ from fauxrdma.ib.enums import (
     IBV_WR_RDMA_WRITE_WITH_IMM,
     IBV_WR_SEND,
     AccessFlags,
+    AethSyndrome,
+    BthOpcode,
     Mtu,
     QpState,
     WcOpcode,
 )
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
+from fauxrdma.wire.headers import Frame
 
 SIGNALED = int(IBV_SEND_SIGNALED)
 LOCAL_WRITE = int(AccessFlags.IBV_ACCESS_LOCAL_WRITE)
@@ -306,6 +311,56 @@ def test_ends_that_disagree_about_the_path_mtu(stage: Stage, opcode: int, mine: 
     a.post_send(scene.wr(opcode, 5000))
     assert a.wait()[0].status == IBV_WC_REM_INV_REQ_ERR
     assert b.state == IBV_QPS_ERR
+
+
+def test_a_read_between_ends_that_disagree_about_the_path_mtu(stage: Stage) -> None:
+    """Its responses come in packets that the requester does not take: BAD_RESP_ERR, and nothing of them is stored."""
+    scene = Scene(stage)
+    a, b = stage.a.queue(), stage.b.queue()
+    bring_up(a, b, path_mtu=Mtu.IBV_MTU_1024)
+    bring_up(b, a, path_mtu=Mtu.IBV_MTU_4096)
+    scene.a, scene.b = a, b
+    a.post_send(scene.wr(IBV_WR_RDMA_READ, 1000))
+    assert a.wait()[0].status == IBV_WC_SUCCESS
+    scene.mine.data[:] = b"m" * SIZE
+    fails(scene, scene.wr(IBV_WR_RDMA_READ, 5000), IBV_WC_BAD_RESP_ERR, peer_ends=False)
+    assert "READ_RESPONSE" in a.last_error
+
+
+def unanswered(stage: Stage, opcode: int) -> Scene:
+    """A request of `a` that its peer, in INIT, does not hear, and that waits for ever."""
+    scene = Scene(stage)
+    scene.a, scene.b = stage.a.queue(), stage.b.queue()
+    bring_up(scene.a, scene.b, timeout=0)
+    scene.a.post_send(scene.wr(opcode), scene.wr(IBV_WR_RDMA_WRITE, wr_id=2))
+    assert scene.a.pending() == []
+    return scene
+
+
+def forge(scene: Scene, opcode: BthOpcode, syndrome: int) -> None:
+    """The peer says this about the first request of `a`."""
+    a, b = scene.a, scene.b
+    a.end.forge(Frame(int(opcode), b.end.lid, a.end.lid, a.qpn, a.psn, syndrome=syndrome))
+
+
+@pytest.mark.parametrize("code", [5, 31])
+def test_a_nak_that_nobody_knows(stage: Stage, code: int) -> None:
+    """The reserved codes of IBTA table 46, from a peer of another kind: GENERAL_ERR."""
+    scene = unanswered(stage, IBV_WR_RDMA_WRITE)
+    forge(scene, BthOpcode.RC_ACKNOWLEDGE, int(AethSyndrome.NAK) | code)
+    got = scene.a.wait(2)
+    assert [(wc.wr_id, wc.status) for wc in got] == [(1, IBV_WC_GENERAL_ERR), (2, IBV_WC_WR_FLUSH_ERR)]
+    assert scene.a.state == IBV_QPS_ERR
+
+
+def test_a_response_to_another_kind_of_request(stage: Stage) -> None:
+    """An atomic's, where a READ's was due: BAD_RESP_ERR."""
+    scene = unanswered(stage, IBV_WR_RDMA_READ)
+    forge(scene, BthOpcode.RC_ATOMIC_ACKNOWLEDGE, 31)
+    got = scene.a.wait(2)
+    assert [(wc.wr_id, wc.status) for wc in got] == [(1, IBV_WC_BAD_RESP_ERR), (2, IBV_WC_WR_FLUSH_ERR)]
+    assert scene.a.state == IBV_QPS_ERR
+    assert scene.untouched()
 
 
 def test_what_an_error_completion_says_and_does_not_say(stage: Stage) -> None:
