@@ -5,12 +5,10 @@ The regions are a file of 64 MiB that is mapped over and over, so that they take
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
 from collections.abc import Callable
 
 import pytest
+from looped_memory import looped
 
 from fauxrdma.hca.work_queue import SendWqe
 from fauxrdma.ib.enums import (
@@ -31,25 +29,9 @@ BURST = 4 << 20
 WRITE, READ = int(IBV_WR_RDMA_WRITE), int(IBV_WR_RDMA_READ)
 
 
-def looped(length: int) -> memoryview:
-    """Memory of this length that repeats every PART bytes. It stays mapped."""
-    libc = ctypes.CDLL(None)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    fd = os.memfd_create("looped")
-    os.ftruncate(fd, PART)
-    base = libc.mmap(None, length, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    fixed = 0x10
-    for at in range(0, length, PART):
-        where = libc.mmap(base + at, PART, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | fixed, fd, 0)
-        assert where == base + at
-    os.close(fd)
-    return memoryview((ctypes.c_char * length).from_address(base)).cast("B")
-
-
 @pytest.fixture(scope="module")
 def memory() -> memoryview:
-    return looped(MOST)
+    return looped(MOST, PART)
 
 
 def register(hca: SimHca, memory: memoryview) -> MemoryRegion:

@@ -35,7 +35,8 @@ class End:
             "send_flags": IBV_SEND_SIGNALED,
             **fields,
         }
-        return SendWR(wr_id, IBV_WR_RDMA_WRITE, [self.sge(0, length)], **values)
+        sg = values.pop("sg", [self.sge(0, length)])
+        return SendWR(wr_id, IBV_WR_RDMA_WRITE, sg, **values)
 
     def wait(self, count: int = 1, timeout_s: float = 20.0) -> list[WC]:
         """Exactly `count` completions."""
