@@ -10,6 +10,7 @@ import pytest
 from queue_fabrics import flow, star
 
 from fauxrdma.fabric.queues.dcqcn import PAPER, DcqcnParameters
+from fauxrdma.fabric.queues.packet_loss import PacketLoss
 from fauxrdma.fabric.queues.play import Outcome, play
 from fauxrdma.fabric.queues.settings import BufferSettings, QueueSettings
 from fauxrdma.fabric.transport import TRANSPORTS, CongestionControl, FlowControl
@@ -97,6 +98,24 @@ def test_without_pfc_it_drops_and_go_back_n_recovers_every_byte() -> None:
         assert result.delivered == pytest.approx(MEGABYTE, abs=1.0)
         assert result.sent > result.delivered + result.dropped
     assert outcome.ended_ns > 1.5 * ideal
+    # A queue may have as much as is free beside it: half of the switch, and what comes within a step.
+    assert max(link.queue_max for link in outcome.links) == pytest.approx(2e6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arriving", "part"), [(190.0, 0.02), (190.0, 0.3), (190.0, 1.0), (3000.0, 0.5), (50_000.0, 0.3)]
+)
+def test_packets_are_lost_whole_and_as_many_as_must_be(arriving: float, part: float) -> None:
+    """Twenty flows, twenty thousand steps: the bytes that go are the part that must, in as many losses as packets."""
+    loss = PacketLoss(20, 1, 4096.0, np.random.default_rng(0))
+    lost = np.concatenate(
+        [loss.lose(np.full((20, 1), part), np.full((20, 1), arriving)) for _ in range(20_000)], axis=1
+    )
+    assert lost.sum() == pytest.approx(part * arriving * lost.size, rel=0.05)
+    assert (lost <= arriving + 1e-9).all()
+    if 0 < part < 1 and arriving < 4096:
+        runs = ((lost[:, 1:] > 0) & (lost[:, :-1] == 0)).sum()
+        assert runs <= 1.1 * lost.sum() / 4096
 
 
 def test_iwarp_fills_the_cable_and_sends_again_only_what_is_lost() -> None:

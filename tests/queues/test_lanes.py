@@ -154,25 +154,43 @@ def test_marking_as_packets_leave_tells_senders_sooner() -> None:
     assert short < long
 
 
-def ring(transport: str) -> tuple[Outcome, list[str]]:
-    """Five switches in a circle, one host each, everybody sends to the next but one: there is one shortest way."""
+def ring(transport: str, routing: str | None = None, *, nbytes: int = 20_000_000) -> tuple[Outcome, list[str]]:
+    """Five switches in a circle, two hosts each, everybody sends to the next but one: there is one shortest way."""
     length = 5
     switches = [f"sw{n + 1}" for n in range(length)]
     trunks = [(switches[n], switches[(n + 1) % length], 100.0) for n in range(length)]
-    manager = fabric([(name, 100.0) for name in switches], trunks, transport=transport)
-    flows = [flow(manager, n, (n + 2) % length, 20_000_000) for n in range(length)]
+    manager = fabric([(name, 100.0) for name in switches * 2], trunks, transport=transport, routing=routing)
+    flows = [flow(manager, n + more, (n + 2) % length + more, nbytes) for more in (0, length) for n in range(length)]
     outcome = play(manager, flows, settings(transport, buffers=BufferSettings(shared_bytes=1e6)))
     return outcome, [f"{switches[n]}->{switches[(n + 1) % length]}" for n in range(length)]
 
 
-def test_a_ring_of_credits_stops_for_ever_and_the_circle_is_named() -> None:
-    outcome, circle = ring("infiniband")
-    assert sorted(outcome.deadlock) == sorted(circle)
+@pytest.mark.parametrize("transport", ["infiniband", "rocev2", "rocev1"])
+def test_a_ring_stops_for_ever_and_the_circle_is_named(transport: str) -> None:
+    outcome, circle = ring(transport)
     first = circle.index(outcome.deadlock[0])
     assert outcome.deadlock == circle[first:] + circle[:first]
     assert all(result.completion_ns is None for result in outcome.flows)
     assert all(0 < result.delivered < 20_000_000 for result in outcome.flows)
+    assert sum(link.dropped for link in outcome.links) == 0
     assert outcome.trace[-1][1] == "deadlock"
+
+
+@pytest.mark.parametrize("routing", ["dfsssp", "updn:roots=sw1"])
+def test_a_ring_whose_routes_have_no_circle_does_not_stop(routing: str) -> None:
+    outcome, _ = ring("infiniband", routing, nbytes=4_000_000)
+    assert outcome.deadlock == []
+    assert all(result.completion_ns for result in outcome.flows)
+    lanes = {result.priority for result in outcome.flows}
+    assert len(lanes) > 1 if routing == "dfsssp" else lanes == {0}
+
+
+def test_a_ring_that_drops_does_not_stop() -> None:
+    """iWARP: nothing ever waits for a buffer."""
+    outcome, _ = ring("iwarp", nbytes=4_000_000)
+    assert outcome.deadlock == []
+    assert all(result.completion_ns for result in outcome.flows)
+    assert sum(link.dropped for link in outcome.links) > 0
 
 
 def test_long_pauses_are_no_deadlock() -> None:

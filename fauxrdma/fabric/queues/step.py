@@ -34,6 +34,7 @@ from fauxrdma.fabric.queues.ets import share_links
 from fauxrdma.fabric.queues.last_byte import LastBytes
 from fauxrdma.fabric.queues.layout import Layout
 from fauxrdma.fabric.queues.line_rate import LineRate, SendControl
+from fauxrdma.fabric.queues.packet_loss import PacketLoss
 from fauxrdma.fabric.queues.pfc import PauseControl
 from fauxrdma.fabric.queues.recovery import GoBackN, Selective
 from fauxrdma.fabric.queues.settings import EcnSettings, MarkAt, QueueSettings
@@ -114,6 +115,7 @@ class QueueModel:
         interval = settings.dcqcn.cnp_interval_ns if settings.congestion_control is CongestionControl.DCQCN else 0.0
         self._notification = NotificationPoint(flows, interval, self._mtu, random)
         self._recovery = GoBackN(back, self.sizes, settings.retry_timeout_ns) if self._go_back else None
+        self._loss = PacketLoss(flows, layout.lane.shape[1] - 1, self._mtu, random)
         self._repair = Selective(2 * back) if settings.loss_recovery is LossRecovery.SELECTIVE else None
         self.control: SendControl = self._control(layout.line_rate())
         if settings.ecn is not None:
@@ -253,23 +255,20 @@ class QueueModel:
             joining = sums(ahead, moved[0, :, :-1].ravel(), layout.count + 1)[:-1]
             refused = self._buffers.refuse(used, queue, joining)
         overflow = self._buffers.overflow(used, granted)
-        if refused is None and overflow is None:
+        if refused is None and overflow is None and not self._loss.pending:
             return None
         part = np.zeros(moved.shape[1:])[:, :-1]
         if refused is not None:
             part += np.append(refused, 0.0)[layout.lane[:, 1:]]
         if overflow is not None:
             part = np.maximum(part, np.append(overflow, 0.0)[layout.lane[:, :-1]])
-        lost = moved[0, :, :-1] * part
-        # Packets are lost whole: a crumb of one is a packet some of the time. A complete flow's last byte is through.
-        packets = lost.sum(axis=1) / self._mtu
-        hit = np.flatnonzero((self._random.random(len(packets)) < -np.expm1(-packets)) & ~self._done)
+        part[self._done] = 0.0  # the last byte of a complete flow is through
+        arriving = moved[0, :, :-1]
+        lost = self._loss.lose(part, arriving)
+        hit = np.flatnonzero(lost.any(axis=1))
         if not len(hit):
             return None
-        kept = np.zeros(len(packets), dtype=bool)
-        kept[hit] = True
-        lost[~kept] = 0.0
-        part[~kept] = 0.0
+        np.divide(lost, arriving, out=part, where=arriving > 0)
         at = layout.lane[:, 1:] if refused is not None else layout.lane[:, :-1]
         self.lanes.dropped += sums(at.ravel(), lost.ravel(), layout.count + 1)[:-1]
         if self._recovery is not None:
@@ -329,6 +328,8 @@ class QueueModel:
             lost = np.zeros(len(sent), dtype=bool)
             lost[restarted] = True
             self.flows.restarts += lost
+            if self._recovery is not None:
+                self._loss.forget(restarted)
             for flow in restarted.tolist():
                 self._record(now, "restart", f"flow {flow}", float(self.unsent[flow]))
         self.control.step(now, sent, delivered[0], notified, lost)
