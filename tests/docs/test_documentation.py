@@ -109,7 +109,7 @@ def test_every_field_of_the_benchs_json_is_documented() -> None:
     assert [name for name in sorted(fields) if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("command", ["compare", "run", "coll", "devinfo", "plan"])
+@pytest.mark.parametrize("command", ["compare", "run", "coll", "devinfo", "plan", "traffic"])
 def test_every_option_is_documented(command: str) -> None:
     page = (REPOSITORY / "docs" / "cli.md").read_text()
     shown = run(f"fauxrdma {command} --help").stdout
