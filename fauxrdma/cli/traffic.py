@@ -133,6 +133,15 @@ def traffic(
     xon_loss: Annotated[
         float, typer.Option("--xon-loss", min=0.0, max=1.0, metavar="PART", help="Part of the XON frames that is lost.")
     ] = 0.0,
+    storm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--storm",
+            metavar="HCA[@START[-END]]",
+            help="This HCA takes nothing in meanwhile: pauses, or grants no credits. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     weight: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,7 +149,9 @@ def traffic(
         ),
     ] = None,
     step: Annotated[str, typer.Option("--step", metavar="TIME", help="How far time goes in a step.")] = "500ns",
-    limit: Annotated[str, typer.Option("--limit", metavar="TIME", help="Break off after so much fabric time.")] = "1s",
+    limit: Annotated[
+        str, typer.Option("--limit", metavar="TIME", help="Break off after so much fabric time.")
+    ] = "200ms",
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write what happened when, as JSON lines.", show_default=False),
@@ -162,13 +173,15 @@ def traffic(
       fauxrdma traffic fat-tree --transport rocev2 --flow-control none --buffer 4MB --size 4M
       fauxrdma traffic fat-tree --transport iwarp --pattern permutation --nodes 16 --gpus 4
       fauxrdma traffic seed-rail8 --pattern all-to-all --nodes 4 --gpus 8 --format json
-      fauxrdma traffic ring --pattern ring:2 --nodes 5 --size 16M --routing minhop
+      fauxrdma traffic ring,switches=5 --pattern ring:2 --nodes 10 --size 16M --routing dfsssp
+      fauxrdma traffic fat-tree --transport rocev2 --pattern permutation --buffer 2MB --storm n3.hca1@50us-500us
       fauxrdma traffic examples/fabrics/roce-two-tier.yaml --flows examples/traffic/victim.csv --trace events.jsonl
     """
     from fauxrdma.cli.traffic_output import print_result, write_trace
     from fauxrdma.fabric.queues.flow_file import flows_of, nodes_named, read_flow_file
     from fauxrdma.fabric.queues.patterns import Pattern
     from fauxrdma.fabric.queues.play import play
+    from fauxrdma.fabric.queues.storms import Storm
     from fauxrdma.fabric.subnet import SubnetManager
     from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transport
     from fauxrdma.units import parse_time_ns
@@ -189,11 +202,12 @@ def traffic(
         played = flows_of(manager, listed)
     else:
         played = _pattern_flows(manager, chosen, size, priority, gpus, placement, on_nodes, seed)
-    outcome = play(manager, played, settings, seed=seed, limit_ns=float(parse_time_ns(limit)))
+    storms = [Storm.parse(text, manager.topology) for text in storm or []]
+    outcome = play(manager, played, settings, seed=seed, limit_ns=float(parse_time_ns(limit)), storms=storms)
     if trace is not None:
         write_trace(trace, outcome)
     about = str(flows) if flows is not None else str(chosen)
-    print_result(manager, about, dcqcn, settings, outcome, seed, top, format_)
+    print_result(manager, about, dcqcn, settings, outcome, storm or [], seed, top, format_)
     if outcome.deadlock:
         raise FabricUnhealthy(
             f"deadlock at {outcome.ended_ns / 1e3:.1f} us, each waits for room behind the next: "
@@ -201,7 +215,10 @@ def traffic(
         )
     unfinished = sum(result.completion_ns is None for result in outcome.flows)
     if unfinished:
-        print(f"fauxrdma: {unfinished} of {len(played)} flows were not complete after {limit}", file=sys.stderr)
+        print(
+            f"fauxrdma: {unfinished} of {len(played)} flows were not complete after {limit}: raise --limit",
+            file=sys.stderr,
+        )
         raise typer.Exit(1)
 
 

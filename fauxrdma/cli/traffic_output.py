@@ -28,6 +28,7 @@ def print_result(
     dcqcn: str,
     settings: QueueSettings,
     outcome: Outcome,
+    storms: list[str],
     seed: int,
     top: int,
     format_: Format,
@@ -46,6 +47,7 @@ def print_result(
         "dcqcn": dcqcn if settings.congestion_control == "dcqcn" else None,
         "mark_at": str(settings.ecn.mark_at) if settings.ecn is not None else None,
         "pattern": pattern,
+        "storms": storms,
         "seed": seed,
         "step_ns": outcome.step_ns,
     }

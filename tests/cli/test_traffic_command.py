@@ -29,13 +29,14 @@ def test_an_incast_as_tables(cli: Any) -> None:
 
 def test_json_has_all_and_is_the_same_from_run_to_run(cli: Any) -> None:
     command = ["traffic", SWITCH, "--pattern", "incast:8", *PFC[:2], "--buffer", "2MB", "--format", "json"]
+    command += ["--storm", "n3.hca1@20us-60us"]
     first, again, other = (cli(*command, "--seed", seed) for seed in ("1", "1", "2"))
     assert first.returncode == 0, first.stderr
     assert first.stdout == again.stdout
     assert first.stdout != other.stdout
     told = json.loads(first.stdout)
     assert (told["flow_control"], told["congestion_control"], told["dcqcn"]) == ("pfc", "dcqcn", "paper")
-    assert told["deadlock"] == []
+    assert (told["deadlock"], told["storms"]) == ([], ["n3.hca1@20us-60us"])
     assert len(told["flows"]) == 8
     assert {flow["dst"] for flow in told["flows"]} == {"n0.hca1"}
     assert all(flow["rate_bps"] == pytest.approx((1 << 20) * 8e9 / flow["completion_ns"]) for flow in told["flows"])
@@ -91,7 +92,7 @@ def test_flows_of_a_file_and_the_victim(cli: Any) -> None:
 def test_what_is_not_complete_in_time(cli: Any) -> None:
     result = cli("traffic", SWITCH, "--size", "8M", "--limit", "100us")
     assert result.returncode == 1
-    assert result.stderr.strip() == "fauxrdma: 7 of 7 flows were not complete after 100us"
+    assert result.stderr.strip() == "fauxrdma: 7 of 7 flows were not complete after 100us: raise --limit"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_what_is_not_complete_in_time(cli: Any) -> None:
         (["--transport", "rocev2", "--priority", "8"], "rocev2 has 0 to 7"),
         (["--dcqcn", "papers"], "paper, firmware, hpcc"),
         (["--weight", "3"], "write PRIORITY=WEIGHT"),
+        (["--storm", "n9.hca1"], "has no HCA called 'n9.hca1'"),
         (["--flows", "none.csv"], "none.csv: no such file"),
     ],
 )

@@ -63,13 +63,15 @@ class PauseControl:
         return held if self._any_held else None
 
     def observe(self, now_ns: float, occupancy: Floats, xoff: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Decide what to send, from what waits in each ingress and its XOFF: which pause now and which let go."""
+        """Decide what to send, from what waits in each ingress and its XOFF (less than zero: pause, whatever there is):
+        which pause now and which let go."""
         over = self._obeys & (occupancy > xoff)
         if not (over.any() or self._asking.any()):
             return _NONE, _NONE
         starting = over & ~self._asking
-        # XOFF may be tiny in a switch that others have filled: XON is then when the port is empty.
-        ending = self._asking & (occupancy <= np.maximum(xoff - self._settings.gap_bytes, 0.0))
+        # XOFF may be tiny in a switch that others have filled: XON is then when the port is empty. Not so below zero.
+        xon = np.maximum(xoff - self._settings.gap_bytes, np.minimum(xoff, 0.0))
+        ending = self._asking & (occupancy <= xon)
         self._asking ^= starting | ending
         sending = starting | (self._asking & (self._repeat_at <= now_ns))
         if sending.any():

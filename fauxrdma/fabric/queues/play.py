@@ -13,6 +13,7 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.queues.layout import Layout, Way
 from fauxrdma.fabric.queues.settings import QueueSettings
 from fauxrdma.fabric.queues.step import QueueModel
+from fauxrdma.fabric.queues.storms import Storm
 from fauxrdma.fabric.routing.ethernet import FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
 
@@ -98,21 +99,22 @@ def play(
     *,
     seed: int = 0,
     limit_ns: float = 1e10,
+    storms: Sequence[Storm] = (),
 ) -> Outcome:
     """Play `flows` over the routes of `manager` until all are complete, a deadlock is found, or `limit_ns` have passed.
+    Meanwhile the HCAs of `storms` take nothing in.
 
     The same arguments give the same outcome, its trace included. A flow that the switches spray goes in equal parts
-    over its ways and is complete with the last. Raises ConfigError for a flow of no bytes, FabricUnhealthy as
-    `SubnetManager.path` does.
+    over its ways and is complete with the last. Raises ConfigError for a flow of no bytes or with a priority that there
+    is not, FabricUnhealthy as `SubnetManager.path` does.
     """
     ways, sizes, owner = _ways(manager, flows)
     topology = manager.topology
     payload = [manager.payload_rate(link.id) for link in topology.links]
     layout = Layout(topology, payload, ways)
     trace: list[tuple[float, str, str, float]] = []
-    model = QueueModel(
-        layout, sizes, settings, topology.mtu, np.random.default_rng(seed), lambda *event: trace.append(event)
-    )
+    random = np.random.default_rng(seed)
+    model = QueueModel(layout, sizes, settings, topology.mtu, random, lambda *event: trace.append(event), storms)
     starts = sorted(range(len(ways)), key=lambda row: (flows[owner[row]].start_ns, row))
     parts_left = np.bincount(owner, minlength=len(flows)) if owner else np.zeros(0, dtype=np.intp)
     completion: list[float | None] = [None] * len(flows)

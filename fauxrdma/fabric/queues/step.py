@@ -38,6 +38,7 @@ from fauxrdma.fabric.queues.packet_loss import PacketLoss
 from fauxrdma.fabric.queues.pfc import PauseControl
 from fauxrdma.fabric.queues.recovery import GoBackN, Selective
 from fauxrdma.fabric.queues.settings import EcnSettings, MarkAt, QueueSettings
+from fauxrdma.fabric.queues.storms import Storm, lanes_held, now_held
 from fauxrdma.fabric.queues.sums import sums
 from fauxrdma.fabric.queues.tcp import TcpLike
 from fauxrdma.fabric.transport import CongestionControl, FlowControl, LossRecovery
@@ -56,7 +57,7 @@ _CRUMB = 1e-6
 
 class QueueModel:
     """The flows `sizes` (F,) in bytes over a layout. `random` draws marks, lost packets and lost XON frames; `mtu` is
-    the payload of a packet. Nothing is sent before `start`."""
+    the payload of a packet. Nothing is sent before `start`. `storms`: HCAs that take nothing in for a while."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class QueueModel:
         mtu: int,
         random: np.random.Generator,
         record: Record = lambda at_ns, what, whom, how_much: None,
+        storms: Sequence[Storm] = (),
     ) -> None:
         self.layout = layout
         self.settings = settings
@@ -123,6 +125,7 @@ class QueueModel:
         self.lanes = LaneCounters.of(lanes)
         self.flows = FlowCounters.of(flows)
         self.deadlock: list[int] = []
+        self._storms = [(storm, lanes_held(storm, layout)) for storm in storms]
 
     def _fitting_step(self) -> float:
         """So long that at full rate a lane's buffer lasts for two, or its rate would be bounded by the step."""
@@ -225,6 +228,9 @@ class QueueModel:
             held = self.pause_control.held(now)
             if held is not None:
                 room[held] = 0.0
+        elif self.settings.flow_control is FlowControl.CREDITS:
+            for lanes in now_held(self._storms, now):
+                room[lanes] = 0.0
         return room
 
     def _mark(self, queue: Floats, moved: Floats) -> None:
@@ -298,6 +304,8 @@ class QueueModel:
         if not self._by_pause.any():
             return
         xoff = self._buffers.xoff(self._buffers.used(occupancy), occupancy)
+        for lanes in now_held(self._storms, now):
+            xoff[lanes] = -1.0
         # Packets come and go whole: an ingress holds up to one more than the fluid says.
         if (occupancy > xoff - self._mtu).any():
             occupancy = np.where(occupancy > 0, occupancy + self._mtu * self._random.random(len(occupancy)), 0.0)
