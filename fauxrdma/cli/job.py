@@ -17,6 +17,7 @@ from fauxrdma.lab.local import LocalLab
 from fauxrdma.report.building import RunInputs, build_run
 from fauxrdma.report.results import RunResult
 from fauxrdma.runtime.host_probe import host_bytes_per_s
+from fauxrdma.topology.computing import check_ranks
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transport
 from fauxrdma.topology.placement import Placement, choose_placement
@@ -60,6 +61,7 @@ class JobSpec:
     algorithm: str | None = None
     name: str = ""
     trace: Path | None = None
+    compute: str | None = None
 
     @property
     def called(self) -> str:
@@ -89,6 +91,7 @@ def check_job(spec: JobSpec) -> CheckedJob:
     topology = load_topology(fabric, spec.nodes, spec.gpus, hca_rate).with_routing(spec.routing)
     placement = choose_placement(spec.placement, topology, spec.gpus, on_nodes=spec.on_nodes, seed=spec.seed)
     topology.active_gpus = placement.active_gpus
+    check_ranks(spec.compute, placement.world_size)
     if spec.algorithm is not None:
         check_algorithm(spec.algorithm, topology, placement)
     return CheckedJob(spec, topology, placement)
@@ -126,6 +129,7 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         placement=spec.placement,
         on_nodes=spec.on_nodes,
         trace=spec.trace,
+        compute=spec.compute,
     )
     with lab:
         pace = describe_pace(lab)

@@ -71,6 +71,16 @@ def run(
     threshold: ThresholdOption = None,
     strict: StrictOption = False,
     log_dir: LogDirOption = None,
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            "--compute",
+            metavar="'[RANKS=]COST...'",
+            help="With --clock virtual: what a rank's own computing costs: a time for each call (20us), a multiple of "
+            "the CPU time it used (cpu*0.002), none; '20us 3=1ms' for ranks.  [default: the fabric's, or none]",
+            show_default=False,
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -129,6 +139,7 @@ def run(
         transport=transport,
         algorithm=algorithm,
         trace=trace,
+        compute=compute,
     )
     topology = check_job(spec).topology
     if output is not None:

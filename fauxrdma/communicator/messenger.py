@@ -86,12 +86,14 @@ class Messenger(PlanRunner):
         """Begin to send; it fails after `timeout_s` (default: the communicator's). `dtype` names what the elements are,
         where the array's dtype does not say it."""
         self._check_peer("send to", destination)
+        self._computing.charge()
         flat = flat_input(array)
         pending = PendingTransfer(when_done)
         transfer = Transfer(
             destination, tag, _bytes_of(flat), dtype or flat.dtype.str, flat.size, lambda t: pending._finish(t, None)
         )
         self._message_thread().submit(transfer, send=True, timeout_s=timeout_s or self.timeout_s)
+        self._computing.resume()
         return pending
 
     def irecv(
@@ -109,6 +111,7 @@ class Messenger(PlanRunner):
             self._check_peer("receive from", source)
         elif self.world_size == 1:
             raise LocalProtocolError("there is no other rank to receive from in a world of 1")
+        self._computing.charge()
         flat = flat_output(array, copy=False)
         pending = PendingTransfer(when_done)
         transfer = Transfer(
@@ -120,6 +123,7 @@ class Messenger(PlanRunner):
             lambda t: pending._finish(t, lambda: put_back(array, flat)),
         )
         self._message_thread().submit(transfer, send=False, timeout_s=timeout_s or self.timeout_s)
+        self._computing.resume()
         return pending
 
     def _check_peer(self, what: str, peer: int) -> None:

@@ -19,6 +19,7 @@ from fauxrdma.communicator.algorithm_choice import AlgorithmChoice
 from fauxrdma.communicator.announcements import Announcer
 from fauxrdma.communicator.call import Call
 from fauxrdma.communicator.channel_set import ChannelSet, channel_slot_bytes
+from fauxrdma.communicator.computing import Computing
 from fauxrdma.communicator.layout import Layout
 from fauxrdma.communicator.mesh import PeerMesh, Store
 from fauxrdma.communicator.peer_set import COUNT_EVERY_S
@@ -113,6 +114,7 @@ class PlanRunner:
             )  # fmt: skip
 
         try:
+            self._computing = Computing(self._context, rank)
             self._mesh = main = make_mesh(self._context, prefix, slot_bytes, None)
         except BaseException:
             if self._owns_context:
@@ -186,6 +188,7 @@ class PlanRunner:
         try:
             if self._announcer is not None:
                 self._announcer.announce(plan, self.layout)
+            self._computing.charge()
             wall = time.perf_counter_ns()
             start_ns = self._context.fabric_now_ns()
             deadline = time.monotonic() + self.timeout_s
@@ -216,6 +219,7 @@ class PlanRunner:
             mesh.count_traffic(at_most_every_s=COUNT_EVERY_S)
         wall_ns = time.perf_counter_ns() - wall
         self.statistics.record(Operation(plan.name, nbytes, start_ns, end_ns, wall_ns, plan.algorithm))
+        self._computing.resume()
 
     def _execute(
         self,

@@ -21,6 +21,7 @@ from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
 from fauxrdma.runtime.event_trace import in_order
+from fauxrdma.topology.computing import COMPUTE_VARIABLE, check_ranks, compute_cost
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.placement import Placement, choose_placement
@@ -48,6 +49,7 @@ class LocalLab:
     fabric/routing, the fabric's unless given. `placement` says which rank sits where (topology/placement: ``block``,
     ``cyclic``, ``rail-aligned``, ``random``, a file), on the nodes `on_nodes` of the fabric, all unless given. With
     clock ``virtual``, `trace` is a file that gets what happened (runtime/event_trace.py) when the lab is left.
+    `compute` is what computing costs ranks in virtual time (topology/computing.py), the fabric's unless given.
 
     Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
@@ -71,6 +73,7 @@ class LocalLab:
         placement: str = "block",
         on_nodes: Sequence[int] | None = None,
         trace: str | Path | None = None,
+        compute: str | None = None,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
@@ -91,6 +94,8 @@ class LocalLab:
         self.routing = routing
         self.placement: Placement = choose_placement(placement, self.topology, gpus, on_nodes=on_nodes, seed=seed)
         self.topology.active_gpus = self.placement.active_gpus
+        self.compute = self.topology.compute if compute is None else compute
+        check_ranks(self.compute, self.world_size)
         self.dilation = 1.0
         self.subnet_manager: tuple[str, int] = parse_endpoint(listen, "--listen")
         self.supervisor = Supervisor()
@@ -184,6 +189,8 @@ class LocalLab:
             "FAUXRDMA_STATS_DIR": str(self.stats_dir),
             TOPOLOGY_VARIABLE: str(self._fabric_record),
         }
+        if self.clock == "virtual" and self.compute is not None:
+            env[COMPUTE_VARIABLE] = str(compute_cost(self.compute, rank))
         if "OMP_NUM_THREADS" not in os.environ:
             env["OMP_NUM_THREADS"] = "1"
         return env

@@ -178,6 +178,7 @@ class TopologyBuilder:
         routing: str | None = None,
         islands: int = 1,
         routed: str | None = None,
+        compute: str | None = None,
     ) -> Topology:
         """The finished topology, validated. Raises ConfigError if it is inconsistent.
 
@@ -207,6 +208,7 @@ class TopologyBuilder:
             routing=routing,
             islands=islands,
             routed=routed,
+            compute=compute,
         )
         topology.validate()
         return topology

@@ -103,6 +103,7 @@ class FileAssembly:
             routing=form.routing,
             islands=len(self._islands()),
             routed=form.routed,
+            compute=form.compute,
         )
 
     def _complain(self, loc: Loc, message: str, *, key: bool = False) -> None:

@@ -99,7 +99,8 @@ class Topology:
     "iwarp", of which all but the first make the HCAs' ports Ethernet; `routing` is one of its `ROUTING_ENGINES`, maybe
     with roots (`parse_routing`), None for the usual one. `islands` is how many parts without a way between them the
     fabric is meant to have (planes, rails without spines): an HCA reaches the others of its island. `routed` is the
-    lowest tier of switches that are IP routers (`ip_subnets`), None for one IP subnet.
+    lowest tier of switches that are IP routers (`ip_subnets`), None for one IP subnet. `compute` is what ranks'
+    computing costs (`fauxrdma.topology.computing`), None: nothing.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Topology:
         routing: str | None = None,
         islands: int = 1,
         routed: str | None = None,
+        compute: str | None = None,
     ) -> None:
         self.name = name
         self.description = description
@@ -134,6 +136,7 @@ class Topology:
         self.routing = routing
         self.islands = islands
         self.routed = routed
+        self.compute = compute
         self._from: dict[str, list[Link]] = {name: [] for name in nodes}
         for link in links:
             if link.src in self._from:
@@ -246,6 +249,7 @@ class Topology:
             "routing": self.routing,
             "islands": self.islands,
             "routed": self.routed,
+            "compute": self.compute,
             "nodes": [
                 {"name": n.name, "kind": n.kind.value, "host": n.host, "index": n.index, "tier": n.tier,
                  "radix": n.radix}
@@ -291,6 +295,7 @@ class Topology:
                 routing=data["routing"],
                 islands=data["islands"],
                 routed=data.get("routed"),
+                compute=data.get("compute"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is not a topology written by to_dict: {type(error).__name__}: {error}") from None

@@ -1,5 +1,5 @@
 """Quantities as pydantic fields: text with a unit in the file, a number in the form, and a guess at what was meant.
-And the routing engine, text that has a form of its own.
+And texts that have a form of their own: the routing engine, the cost of computing.
 
 The JSON schema of each is a string with the pattern that `fauxrdma.units` reads, so editors refuse bare numbers too.
 """
@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, WithJsonSchema
 
 from fauxrdma.errors import ConfigError
+from fauxrdma.topology.computing import parse_compute
 from fauxrdma.topology.routing_choice import ENGINE_NAMES, ROOTED_ENGINES, parse_routing
 from fauxrdma.units import (
     LENGTH_PATTERN,
@@ -25,7 +26,7 @@ from fauxrdma.units import (
     parse_time_ns,
 )
 
-__all__ = ["MTUS", "LengthField", "MtuField", "RateField", "RoutingField", "TimeField"]
+__all__ = ["MTUS", "ComputeField", "LengthField", "MtuField", "RateField", "RoutingField", "TimeField"]
 
 T = TypeVar("T")
 
@@ -137,3 +138,18 @@ RoutingField = Annotated[
     _text(f"^({'|'.join(ENGINE_NAMES)})$|^({'|'.join(ROOTED_ENGINES)}):roots=.+$", "ftree", "updn:roots=spine1,spine2"),
 ]
 """As `parse_routing` reads it."""
+
+
+def _is_compute(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            parse_compute(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+    return value  # what is no text is refused as such
+
+
+ComputeField = Annotated[
+    str, BeforeValidator(_is_compute), _text(r"^\s*\S+(\s+\S+)*\s*$", "20us", "cpu*0.002", "20us 3=1ms 5-7=none")
+]
+"""As `parse_compute` reads it."""

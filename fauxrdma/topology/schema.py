@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from fauxrdma.topology.quantities import LengthField, MtuField, RateField, RoutingField, TimeField
+from fauxrdma.topology.quantities import ComputeField, LengthField, MtuField, RateField, RoutingField, TimeField
 
 __all__ = ["CableForm", "FabricForm", "Form", "HostsForm", "Key", "SwitchForm", "json_schema", "keys"]
 
@@ -134,6 +134,11 @@ class FabricForm(Form):
     routed: Literal["spine", "core"] | None = Field(
         default=None,
         description="The lowest tier of switches that are IP routers, on Ethernet: each part below it is an IP subnet.",
+    )
+    compute: ComputeField | None = Field(
+        default=None,
+        description="What a rank's own computing costs in virtual time: a time for each of its calls (20us), a "
+        "multiple of the CPU time it used (cpu*0.002), none; with ranks in front for some: 20us 3=1ms 5-7=none.",
     )
     islands: int = Field(
         default=1,

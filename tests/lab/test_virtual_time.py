@@ -73,6 +73,28 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
     assert lines == traces[1].read_text().splitlines()
 
 
+def total_ns(found: dict[str, Any]) -> int:
+    """Fabric time until the last collective was over."""
+    return int(found["elapsed_ns"])
+
+
+def test_computing_costs_what_the_fabric_file_says(tmp_path: Path) -> None:
+    """Three calls of each rank; the slowest rank is waited for."""
+    free = result(run(tmp_path, PROGRAM, "--clock", "virtual"))
+    charged = [run(tmp_path, PROGRAM, "--clock", "virtual", "--compute", "20us 1=1ms") for _ in range(2)]
+    assert total_ns(result(charged[0])) - total_ns(free) == pytest.approx(3_000_000, rel=0.02)
+    assert charged[0].stdout == charged[1].stdout
+
+
+def test_cpu_time_can_be_charged(tmp_path: Path) -> None:
+    busy = PROGRAM.replace("array = np", "sum(range(2_000_000)); array = np")
+    free = result(run(tmp_path, busy, "--clock", "virtual", "--compute", "cpu*1 0-1=none"))
+    charged = result(run(tmp_path, busy, "--clock", "virtual", "--compute", "cpu*0.5"))
+    assert total_ns(free) < 1_000_000
+    # Three sums of some 20 ms each, by half.
+    assert 5_000_000 < total_ns(charged) < 2_000_000_000
+
+
 def test_a_trace_is_of_virtual_time(tmp_path: Path) -> None:
     ended = run(tmp_path, PROGRAM, "--clock", "paced", "--trace", str(tmp_path / "trace.jsonl"))
     assert ended.returncode == 2
