@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from lossy_reference import Lossy
 from packet_reference import PACKET, Pfc, Played, play_packets
 from queue_fabrics import fabric, flow, star
 
 from fauxrdma.fabric.queues.play import Flow, Outcome, play
 from fauxrdma.fabric.queues.settings import BufferSettings, PfcSettings, QueueSettings
 from fauxrdma.fabric.subnet import SubnetManager
-from fauxrdma.fabric.transport import TRANSPORTS, CongestionControl
+from fauxrdma.fabric.transport import TRANSPORTS, CongestionControl, FlowControl
 
 LANE_BYTES = 65536
 XOFF = 100_000
@@ -116,3 +117,24 @@ def test_a_ring_stops_in_both(transport: str, apart_ns: float) -> None:
     played, outcome = both(manager, flows)
     assert played.completion_ns == [None] * 5
     assert sorted(outcome.deadlock) == sorted(f"{a}->{b}" for a, b, _ in trunks)
+
+
+@pytest.mark.parametrize(("senders", "nbytes"), [(8, 1_000_000), (4, 2_000_000)])
+def test_go_back_n_into_a_queue_that_drops(senders: int, nbytes: int) -> None:
+    """A lottery of who loses when: the time agrees within a factor of two, losses and restarts within three."""
+    manager = star(senders + 1, 100.0, "rocev2")
+    size = BufferSettings(shared_bytes=1e6)
+    plain = QueueSettings.of(TRANSPORTS["rocev2"], FlowControl.NONE, CongestionControl.NONE)
+    chosen = replace(plain, buffers=size)
+    outcome = play(manager, [flow(manager, n, senders, nbytes) for n in range(senders)], chosen)
+    rate = 12.5 * TRANSPORTS["rocev2"].efficiency(PACKET)
+    back = float(manager.path(1, 2).latency_ns)
+    # A queue may have what is free beside it: half.
+    expected = Lossy(senders, -(-nbytes // PACKET), rate, 500_000, back, chosen.retry_timeout_ns, seed=1)
+    assert all(result.delivered == pytest.approx(nbytes, abs=1.0) for result in outcome.flows)
+    done = max(sender.done_ns or 0.0 for sender in expected.senders)
+    assert done / 2 < outcome.ended_ns < 2 * done
+    for counted, reference in (("dropped", expected.dropped * PACKET), ("restarts", expected.restarts)):
+        assert reference / 3 < sum(getattr(result, counted) for result in outcome.flows) < 3 * reference
+    queue = max(link.queue_max for link in outcome.links)
+    assert queue == pytest.approx(expected.longest, rel=0.15)

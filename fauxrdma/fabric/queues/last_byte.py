@@ -1,4 +1,4 @@
-"""When a flow is complete: its last byte is followed through first-in-first-out queues.
+"""When a flow is complete: its last byte is followed through first-in-first-out queues, as is that before a gap.
 
 The fluid lets all bytes of a queue drain alike, so the rest of a flow among others would only ever fade. The last byte
 is exact: it joins a lane's queue, and leaves when the lane has served all that was there when it came.
@@ -26,10 +26,12 @@ class LastBytes:
         self._target: Floats = np.full(len(last), np.nan)
         self._under_way: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
-    def follow(self, flows: NDArray[np.intp]) -> None:
-        """The last bytes of `flows` have left their senders. Those followed already are followed on."""
-        new = flows[self._slot[flows] < 0]
-        self._slot[new] = 1
+    def follow(self, flows: NDArray[np.intp], slots: NDArray[np.intp] | None = None) -> None:
+        """The last bytes of `flows` have come to `slots`, by default the first behind their senders. Those followed
+        already are followed on."""
+        fresh = self._slot[flows] < 0
+        new = flows[fresh]
+        self._slot[new] = 1 if slots is None else slots[fresh]
         self._target[new] = np.nan
         self._under_way = np.flatnonzero(self._slot >= 0)
 

@@ -21,38 +21,41 @@ Numbers = NDArray[np.intp]
 
 
 class GoBackN:
-    """Of F flows. `good` is the plane (F, H) of the bytes that are in order; `back` (F,): steps a NAK takes."""
+    """Of F flows of `size` bytes (F,). `back` (F,): steps a NAK takes; `packet` in bytes."""
 
-    def __init__(self, back: Numbers, size: Floats, timeout_ns: float) -> None:
+    def __init__(self, back: Numbers, size: Floats, packet: float, timeout_ns: float) -> None:
         self._size = size
+        self._packet = packet
         self._timeout = timeout_ns
         self._naks = DelayLine(back)
         self.gap: Flags = np.zeros(len(size), dtype=bool)
-        self._nak_sent: Flags = np.zeros(len(size), dtype=bool)
-        self._progress_at: Floats = np.zeros(len(size))
+        self._expected: Floats = np.zeros(len(size))
+        self._nak_for: Floats = np.full(len(size), -np.inf)
+        self._silent_since: Floats = np.full(len(size), np.inf)
 
-    def dropped(self, flows: Numbers, slot: Numbers, good: Floats, now_ns: float) -> None:
-        """Packets of `flows` were dropped on arrival in `slot`: nothing behind them is in order."""
-        columns = np.arange(good.shape[1])
-        good[flows] = np.where(columns[None, :] < slot[:, None], 0.0, good[flows])
-        fresh = flows[~self.gap[flows]]
-        self._progress_at[fresh] = now_ns
-        self.gap[flows] = True
+    def dropped(self, flows: Numbers, in_order: Floats) -> Numbers:
+        """Packets of `flows` were dropped: `in_order` bytes of each are before the first. For which that is a gap."""
+        fresh = ~self.gap[flows]
+        opened = flows[fresh]
+        self.gap[opened] = True
+        self._expected[opened] = in_order[fresh]
+        self._silent_since[opened] = np.inf  # what is before the gap is still on its way, and is acknowledged
+        return opened
 
-    def arrived(self, now_ns: float, total: Floats, good: Floats) -> None:
-        """`total` (F,) bytes arrived at each receiver, `good` of them in order."""
-        advanced = good > 1e-6
-        self._progress_at[advanced] = now_ns
-        self._nak_sent &= ~advanced
-        behind = self.gap & ~self._nak_sent & (total - good > 1e-6) & ~advanced
-        if behind.any():
-            flows = np.flatnonzero(behind)
-            self._nak_sent[flows] = True
-            self._naks.send(flows, np.ones(len(flows)))
+    def reached(self, now_ns: float, flows: Numbers, followed: Flags) -> None:
+        """All that was before the gaps of `flows` has arrived; `followed` (n,): something is behind it."""
+        self._silent_since[flows] = now_ns
+        # One NAK for each packet that is missing: there is another only after something was in order again.
+        news = followed & (self._expected[flows] > self._nak_for[flows] + self._packet / 2)
+        told = flows[news]
+        if len(told):
+            self._nak_for[told] = self._expected[told]
+            self._naks.send(told, np.ones(len(told)))
 
     def restart(self, now_ns: float, good: Floats, unsent: Floats) -> Numbers:
-        """Rewind the senders that a NAK reached or whose timer ran out: `unsent` (F,) is set anew. Which ones."""
-        due = self.gap & (now_ns - self._progress_at > self._timeout)
+        """Rewind the senders that a NAK reached or whose timer ran out: `unsent` (F,) is set anew, from the bytes in
+        order (F, H) on their way and there. Which ones."""
+        due = self.gap & (now_ns - self._silent_since > self._timeout)
         naks = self._naks.step()
         if naks is not None:
             due |= self.gap & (naks > 0)
@@ -60,7 +63,6 @@ class GoBackN:
             return _NONE
         flows = np.flatnonzero(due)
         self.gap[flows] = False
-        self._progress_at[flows] = now_ns
         unsent[flows] = self._size[flows] - good[flows].sum(axis=1)
         return flows
 

@@ -108,6 +108,7 @@ class QueueModel:
         self._done: Flags = np.zeros(flows, dtype=bool)
 
         self._last_bytes = LastBytes(layout.lane, layout.last, layout.rate)
+        self._before_gaps = LastBytes(layout.lane, layout.last, layout.rate)
         self._buffers = Buffers(layout, settings, self._by_pause, dt)
         delay = 2 * layout.propagation_ns + settings.pfc.response_ns
         self.pause_control = PauseControl(settings.pfc, layout.rate, delay, self._by_pause, dt, random)
@@ -116,7 +117,7 @@ class QueueModel:
         self._cnps = DelayLine(back)
         interval = settings.dcqcn.cnp_interval_ns if settings.congestion_control is CongestionControl.DCQCN else 0.0
         self._notification = NotificationPoint(flows, interval, self._mtu, random)
-        self._recovery = GoBackN(back, self.sizes, settings.retry_timeout_ns) if self._go_back else None
+        self._recovery = GoBackN(back, self.sizes, self._mtu, settings.retry_timeout_ns) if self._go_back else None
         self._loss = PacketLoss(flows, layout.lane.shape[1] - 1, self._mtu, random)
         self._repair = Selective(2 * back) if settings.loss_recovery is LossRecovery.SELECTIVE else None
         self.control: SendControl = self._control(layout.line_rate())
@@ -169,6 +170,7 @@ class QueueModel:
         self._offer()
         waiting = sums(self._flat_lane, state[0].ravel(), lanes + 1)[:lanes]
         self._last_bytes.join(waiting, self._served)
+        self._before_gaps.join(waiting, self._served)
         room = self._room(now)
         granted = share_links(
             self._budget, np.minimum(waiting, room), self._weights, layout.link_of, classes=layout.has_classes
@@ -197,7 +199,7 @@ class QueueModel:
             self._in_network -= lost
         if self.settings.flow_control is FlowControl.PFC:
             self._pause(now, occupancy)
-        self._learn(now, sent, delivered)
+        self._learn(now, before, sent, delivered)
         complete = self._complete(before, granted, sent)
         self.deadlock = self._detector.look(now, self._served, queue, state[0], layout.lane, layout.came_by)
         self._steps += 1
@@ -274,11 +276,12 @@ class QueueModel:
         hit = np.flatnonzero(lost.any(axis=1))
         if not len(hit):
             return None
+        chance = part[hit]
         np.divide(lost, arriving, out=part, where=arriving > 0)
         at = layout.lane[:, 1:] if refused is not None else layout.lane[:, :-1]
         self.lanes.dropped += sums(at.ravel(), lost.ravel(), layout.count + 1)[:-1]
         if self._recovery is not None:
-            self._open_gaps(now, hit, lost, part, moved)
+            self._open_gaps(hit, lost, part, chance, moved)
         moved[: len(moved) - self._go_back, :, :-1] *= 1.0 - part
         by_flow: Floats = lost.sum(axis=1)
         self.flows.dropped += by_flow
@@ -288,17 +291,25 @@ class QueueModel:
         self._record(now, "drop", "", float(by_flow.sum()))
         return by_flow
 
-    def _open_gaps(self, now: float, hit: Numbers, lost: Floats, part: Floats, moved: Floats) -> None:
+    def _open_gaps(self, hit: Numbers, lost: Floats, part: Floats, chance: Floats, moved: Floats) -> None:
         """Of what arrives where a packet was dropped, only what comes before the first such packet stays in order."""
         assert self._recovery is not None
         good = moved[-1]
         slot = lost.shape[1] - 1 - np.argmax(lost[hit, ::-1] > 0, axis=1)
-        share = np.maximum(part[hit, slot], 1e-12)
-        prefix = np.minimum(good[hit, slot] * (1 - share), self._mtu * (1 - share) / share)
-        columns = np.arange(good.shape[1])
-        good[hit] = np.where(columns[None, :] < slot[:, None], 0.0, good[hit])
+        # How many packets come before the first that is dropped is drawn, as each was to be dropped by itself.
+        with np.errstate(divide="ignore"):
+            each = np.log1p(-chance[np.arange(len(hit)), slot])
+            packets = np.floor(np.log(1.0 - self._random.random(len(hit))) / each)
+        prefix = np.minimum(good[hit, slot] * (1.0 - part[hit, slot]), packets * self._mtu)
+        before = np.arange(good.shape[1])[None, :] < slot[:, None]
+        good[hit] = np.where(before, 0.0, good[hit])
         good[hit, slot] = prefix
-        self._recovery.dropped(hit, slot + 1, self._state[-1], now)
+        state = self._state[-1]
+        state[hit] = np.where(before | (np.arange(good.shape[1])[None, :] == slot[:, None]), 0.0, state[hit])
+        opened = self._recovery.dropped(hit, state[hit].sum(axis=1) + good[hit].sum(axis=1))
+        arrives = np.zeros(len(self.sizes), dtype=np.intp)
+        arrives[hit] = slot + 1
+        self._before_gaps.follow(opened, arrives[opened])
 
     def _pause(self, now: float, occupancy: Floats) -> None:
         if not self._by_pause.any():
@@ -314,7 +325,7 @@ class QueueModel:
             for lane in found.tolist():
                 self._record(now, what, self.layout.name(lane), float(occupancy[lane]))
 
-    def _learn(self, now: float, sent: Floats, delivered: Floats) -> None:
+    def _learn(self, now: float, before: Floats, sent: Floats, delivered: Floats) -> None:
         notified = None
         if self._marks:
             if delivered[1].any():
@@ -327,7 +338,12 @@ class QueueModel:
                 self.flows.notified += notified
         restarted: Numbers | None = None
         if self._recovery is not None:
-            self._recovery.arrived(now, delivered[0], delivered[-1])
+            reached, _ = self._before_gaps.leave(before, self._served, self.step_ns)
+            if len(reached):
+                good = self._state[-1, reached]
+                there = good[np.arange(len(reached)), self.layout.last[reached] + 1]
+                behind = self._in_network[reached] - (good.sum(axis=1) - there)
+                self._recovery.reached(now, reached, self.unsent[reached] + behind > self._mtu / 2)
             restarted = self._recovery.restart(now, self._state[-1], self.unsent)
         elif self._repair is not None:
             restarted = self._repair.restart(self.unsent)
