@@ -59,7 +59,7 @@ class Verdict(Enum):
     BLOCKED = auto()
     """All are blocked and nothing is due anywhere; look again after a pause."""
     UNUSED = auto()
-    """There is no participant, and so nobody for whom time should go on."""
+    """There is no participant, and so nobody for whom time should go on; what was under way is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Timekeeper:
         return True
 
     def _advance(self, due: list[int]) -> Go | Verdict:
-        if not self.participants:
+        if not due and not self.participants:
             return Verdict.UNUSED
         if due:
             self._batch = _FIRST_BATCH

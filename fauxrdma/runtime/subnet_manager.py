@@ -208,8 +208,7 @@ class SubnetManagerService:
         self._schedule_regrant()
         self._links.node_left(node)
         if self._time is not None:
-            self._time.keeper.leave(node)
-            self._time.turn()
+            self._time.left(node)
         self._multicast.node_left(node, [hca.lid for hca in self.state.hcas(node)])
         for token in list(self._flushes):
             self._flushed(token, node)
@@ -308,7 +307,10 @@ class SubnetManagerService:
             else:
                 self._ready_queries.append(connection)
         elif isinstance(message, ReportQuery):
-            self._start_report(connection, message.reset)
+            if self._time is not None:
+                self._time.when_at_rest(lambda: self._start_report(connection, message.reset))
+            else:
+                self._start_report(connection, message.reset)
         elif isinstance(message, PathQuery):
             connection.send(self.state.paths.describe(message.slid, message.dlid, message.label))
         elif isinstance(message, LinkChange):

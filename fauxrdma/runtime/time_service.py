@@ -18,6 +18,8 @@ __all__ = ["TimeService"]
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.02
 _BLOCKED_PAUSE_S = 0.01
+_REST_S = 5.0
+"""A report waits this long for a daemon that says nothing, as a stopped one does."""
 DEADLOCK_S = 5.0
 """How long all must have been blocked: a rank may sleep by the wall clock, too."""
 _MOSTLY = 0.8
@@ -51,6 +53,8 @@ class TimeService:
         self._started = False
         self._closed = False
         self._blocked: dict[int, list[str]] = {}
+        self._resting: list[Callable[[], None]] = []  # to be called when all is at rest
+        self._unheard: set[int] = set()  # who has said nothing since that was asked for
         self._since_s: float | None = None  # wall time since which nothing has happened
         self._looks = 0
         self._blocked_looks = 0
@@ -61,6 +65,7 @@ class TimeService:
 
     def said(self, node: int, msg: ClockWord) -> None:
         """A daemon's word."""
+        self._unheard.discard(node)
         word = NodeWord(
             msg.step, msg.heard, msg.sent, msg.received, msg.due_ns, msg.woke, msg.polling, msg.participants
         )
@@ -74,6 +79,27 @@ class TimeService:
             if self._all_blocked and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+        self.turn()
+
+    def when_at_rest(self, call: Callable[[], None]) -> None:
+        """Call back when those that have ended are known to have, and, if nobody is left, all that they left under way
+        is done: so that a report is the same whether the clock or the end of a program comes first."""
+        self._unheard = set(self.keeper.nodes)
+        self._resting.append(call)
+        for node in self.keeper.nodes:
+            self._send(node, ClockLook(0, 2))  # no look of the keeper's: just for a word
+        asyncio.get_running_loop().call_later(_REST_S, self._rest_over)
+        self.turn()
+
+    def _rest_over(self) -> None:
+        resting, self._resting = self._resting, []
+        for call in resting if not self._closed else ():
+            call()
+
+    def left(self, node: int) -> None:
+        """A daemon is gone."""
+        self.keeper.leave(node)
+        self._unheard.discard(node)
         self.turn()
 
     def turn(self) -> None:
@@ -90,6 +116,8 @@ class TimeService:
         if self._timer is not None:
             return
         order = self.keeper.next(self._due_ns())
+        if self._resting and not self._unheard and (order is Verdict.UNUSED or self.keeper.participants):
+            self._rest_over()
         if isinstance(order, Go):
             self._since_s = None
             self._pause_s = _SHORTEST_PAUSE_S

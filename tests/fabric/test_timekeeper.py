@@ -92,7 +92,15 @@ class TestCases:
     def test_no_participants_no_time(self) -> None:
         keeper = Timekeeper()
         keeper.join(0)
+        keeper.word(0, NodeWord(0, polling=True))
+        assert asleep(keeper) is Verdict.UNUSED
+
+    def test_what_was_left_under_way_is_played_out(self) -> None:
+        keeper = Timekeeper()
+        keeper.join(0)
         keeper.word(0, NodeWord(0, due_ns=100))
+        assert asleep(keeper) == Go(1, 100)
+        keeper.word(0, NodeWord(1))
         assert asleep(keeper) is Verdict.UNUSED
 
     def test_polls_take_time_when_nothing_else_does(self) -> None:
