@@ -44,6 +44,7 @@ class Buffers:
             room = sum(self._headroom(layout, link.id, step_ns) for link in cables) * priorities
             aside.append(room + settings.buffers.reserved_bytes * len(cables))
         self.size: Floats = np.array(size)
+        self._most_in = self.used(layout.rate * step_ns)
         self._aside: Floats = np.minimum(np.array(aside), 0.9 * self.size)
 
     def _headroom(self, layout: Layout, link: int, step_ns: float) -> float:
@@ -55,8 +56,8 @@ class Buffers:
         """What each node (N,) holds, from what each ingress (K,) does."""
         return sums(self._layout.ends_at, held * self._counted, len(self.size))
 
-    def xoff(self, used: Floats, held: Floats) -> Floats:
-        """The threshold of each ingress (K,)."""
+    def xoff(self, held: Floats) -> Floats:
+        """The threshold of each ingress (K,), from what each holds."""
         if self._settings.pfc.xoff_bytes is not None:
             return np.full(len(held), self._settings.pfc.xoff_bytes)
         reserved = self._settings.buffers.reserved_bytes
@@ -66,6 +67,8 @@ class Buffers:
 
     def overflow(self, used: Floats, coming: Floats) -> Floats | None:
         """What part of the bytes that come in over each lane (K,) finds no room; None if all do."""
+        if not (used + self._most_in > self.size).any():
+            return None
         node_in = self.used(coming)
         over = used + node_in - self.size
         if not (over > 0).any():

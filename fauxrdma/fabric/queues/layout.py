@@ -82,6 +82,7 @@ class Layout:
         waits = np.zeros(self.count + 1, dtype=bool)
         waits[self.came_by.ravel()] = True
         self.has_ingress: Flags = waits[:-1]
+        self._names = [topology.links[link].name + (f"/{priority}" if priority else "") for link, priority in pairs]
         self.source_columns = self._source_columns([before for before, _ in paths], payload_rates)
 
     def _split(self, way: Way) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -117,8 +118,7 @@ class Layout:
 
     def name(self, lane: int) -> str:
         """The lane for a person: `leaf1->spine1`, with `/3` for priority 3 where it is not 0."""
-        link, priority = self.lanes[lane]
-        return self.topology.links[link].name + (f"/{priority}" if priority else "")
+        return self._names[lane]
 
 
 def _rows(rows: list[list[int]], absent: int, extra: int = 0) -> Numbers:

@@ -314,7 +314,7 @@ class QueueModel:
     def _pause(self, now: float, occupancy: Floats) -> None:
         if not self._by_pause.any():
             return
-        xoff = self._buffers.xoff(self._buffers.used(occupancy), occupancy)
+        xoff = self._buffers.xoff(occupancy)
         for lanes in now_held(self._storms, now):
             xoff[lanes] = -1.0
         # Packets come and go whole: an ingress holds up to one more than the fluid says.
