@@ -2,6 +2,7 @@
 
 The names below are loaded on first use, so that `import fauxrdma` costs nothing and pulls in no torch:
 
+- ``lab``: a fabric for notebooks, ``with`` or ``async with`` (:mod:`fauxrdma.lab.notebook`)
 - ``LocalLab``: start a fabric on this machine (:mod:`fauxrdma.lab.local`)
 - ``Communicator``: collectives on numpy arrays (:mod:`fauxrdma.communicator`)
 - ``Context``, ``PD``, ``MR``, ``CQ``, ``QP``: the verbs (:mod:`fauxrdma.verbs`)
@@ -28,14 +29,20 @@ _LAZY = {
     "QP": "fauxrdma.verbs",
     "load_topology": "fauxrdma.topology.loading",
 }
+_MODULES = ("lab",)
+"""Packages that can be called."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"fauxrdma.{name}")
     module = _LAZY.get(name)
     if module is None:
-        raise AttributeError(f"module 'fauxrdma' has no attribute {name!r}; it offers {', '.join(sorted(_LAZY))}")
+        raise AttributeError(
+            f"module 'fauxrdma' has no attribute {name!r}; it offers {', '.join(sorted((*_LAZY, *_MODULES)))}"
+        )
     return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_MODULES})

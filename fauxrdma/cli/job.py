@@ -12,9 +12,9 @@ from fauxrdma.communicator.settings.algorithm_rules import ALGO_VARIABLE
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.dilation import choose_dilation
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
-from fauxrdma.lab.launcher import resolve_command, run_job
+from fauxrdma.lab.job import run_and_report
+from fauxrdma.lab.launcher import resolve_command
 from fauxrdma.lab.local import LocalLab
-from fauxrdma.report.building import RunInputs, build_run
 from fauxrdma.report.results import RunResult
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.topology.computing import check_ranks
@@ -135,30 +135,18 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         pace = describe_pace(lab)
         used = counted(len(lab.placement.nodes), "node")
         progress.stage(name, f"running {counted(lab.world_size, 'rank')} on {used}, {pace}")
-        job = run_job(
+        result = run_and_report(
             lab,
             spec.command,
+            fabric=spec.fabric,
+            name=name,
+            algorithm=spec.algorithm or "",
             environment={ALGO_VARIABLE: spec.algorithm} if spec.algorithm is not None else None,
             on_line=progress.line,
             on_notice=progress.notice,
             on_tick=progress.tick,
+            on_collect=lambda: progress.stage(name, "collecting counters and tearing down"),
         )
-        progress.stage(name, "collecting counters and tearing down")
-        report = lab.report()
-        inputs = RunInputs(
-            fabric=spec.fabric,
-            topology=lab.topology,
-            nodes=spec.nodes,
-            gpus=spec.gpus,
-            placement=lab.placement,
-            algorithm=spec.algorithm or "",
-            name=name,
-            seed=spec.seed,
-            command=list(spec.command),
-            values=job.values,
-            wall_s=job.wall_s,
-        )
-        result = build_run(inputs, report, job.stats_dir)
     progress.done(name, result)
     return result
 

@@ -131,7 +131,7 @@ def run_job(
                 argv,
                 env={**os.environ, **(environment or {}), **lab.env_of_rank(rank)},
                 on_line=handler(rank, place.node),
-                die_with_parent=lab.in_main_thread,
+                die_with_parent=lab.may_tie_children,
             )
             ranks.append(child)
         lab.await_ranks([child.pid for child in ranks])

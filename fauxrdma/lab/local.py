@@ -155,9 +155,9 @@ class LocalLab:
         return self.directory / "fabric.json"
 
     @property
-    def in_main_thread(self) -> bool:
-        """Whether children may be tied to this thread: the parent-death signal comes when the *thread* that started a
-        process ends, not only when the process does."""
+    def may_tie_children(self) -> bool:
+        """Whether children may be tied to this thread, because it is the main one: the parent-death signal comes when
+        the *thread* that started a process ends, not only when the process does."""
         return threading.current_thread() is threading.main_thread()
 
     def socket_path(self, node: int) -> Path:
@@ -306,7 +306,7 @@ class LocalLab:
         self._link.wait_ready(max(1.0, deadline - time.monotonic()))
 
     def _start_daemon(self, name: str, module: str, arguments: list[str], log: Path) -> Child:
-        in_main = self.in_main_thread
+        in_main = self.may_tie_children
         # -P: a directory named `daemons` where the user stands must not shadow ours.
         argv = [sys.executable, "-P", "-m", module, *arguments, *(["--die-with-parent"] if in_main else [])]
         log.unlink(missing_ok=True)

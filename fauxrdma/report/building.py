@@ -15,7 +15,7 @@ from fauxrdma.topology.placement import Placement, choose_placement, rails_of_pl
 from fauxrdma.topology.placement.choosing import BLOCK
 from fauxrdma.wire.fabric_messages import FabricReport, PairReport
 
-__all__ = ["DEBT_LIMIT_PERCENT", "RunInputs", "build_run"]
+__all__ = ["DEBT_LIMIT_PERCENT", "RunInputs", "build_run", "link_loads"]
 
 DEBT_LIMIT_PERCENT = 5.0
 """p99 of the fidelity debt above which a report warns that the host was too slow."""
@@ -86,7 +86,7 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
         modelled_all_reduce_ns=modelled_ns,
         main_all_reduce_ns=samples[:_MAX_SAMPLES],
         route=_route(report.pairs),
-        links=_links(report),
+        links=link_loads(report),
         debt=debt,
         retransmits=report.retransmits,
         elapsed_ns=report.elapsed_ns,
@@ -128,7 +128,8 @@ def _route(pairs: Sequence[PairReport]) -> Route | None:
     )
 
 
-def _links(report: FabricReport) -> list[LinkLoad]:
+def link_loads(report: FabricReport) -> list[LinkLoad]:
+    """The links that carried something, the busiest first."""
     used = [link for link in report.links if link.nbytes > 0]
     # Bytes over rate is the time the link needed: it ranks links of unequal rate where nothing was shaped.
     used.sort(key=lambda link: (-link.utilisation, -link.nbytes / link.rate_bps, link.name))

@@ -1,0 +1,82 @@
+"""Ranks as threads of this process, for notebooks and tests: each with a communicator on an HCA of a running lab."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fauxrdma.communicator import Communicator
+from fauxrdma.errors import ConfigError
+from fauxrdma.lab.local import LocalLab
+from fauxrdma.verbs import Context
+
+__all__ = ["run_on_ranks"]
+
+T = TypeVar("T")
+_RENDEZVOUS_TIMEOUT_S = 30.0
+
+
+class _Store:
+    """What the ranks of one process tell each other when they connect."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        """As in a torch store."""
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        """As in a torch store: waits."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._values, _RENDEZVOUS_TIMEOUT_S):
+                raise TimeoutError(f"{key} was never set")
+            return self._values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        """As in a torch store."""
+        with self._changed:
+            return all(key in self._values for key in keys)
+
+
+def run_on_ranks(lab: LocalLab, work: Callable[[Communicator], T], **options: Any) -> list[T]:
+    """Call `work(communicator)` for every rank of `lab` at the same time, each in a thread; returns what each returned,
+    by rank. `options` are Communicator's.
+
+    When a rank raises, the others fail in the collective that they wait in; the first exception in time is raised once
+    all have ended. Raises ConfigError in virtual time, which waits for processes, not for threads.
+    """
+    if lab.clock == "virtual":
+        raise ConfigError(
+            "ranks that are threads cannot run in virtual time, which goes on when a whole process waits: choose "
+            "clock paced or none, or run a script with run()"
+        )
+    store = _Store()
+    results: dict[int, T] = {}
+    failures: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        place = lab.placement.places[rank]
+        try:
+            with Context(f"hca{place.hca}", socket=str(lab.socket_path(place.node))) as context:
+                given = {"gpu": place.gpu, **options}
+                with Communicator(rank, lab.world_size, store, context=context, **given) as communicator:
+                    results[rank] = work(communicator)
+        except BaseException as error:
+            error.add_note(f"in rank {rank} (node {place.node}, GPU {place.gpu})")
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(lab.world_size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [results[rank] for rank in range(lab.world_size)]
