@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.fauxrdma-installed
 EXTRAS ?= torch,dev
 DEMO_FABRICS ?= seed-rail8 fat-tree
 PYTEST_ARGS  ?=
+JOBS         ?= auto
 WARM   := torch torch.nn.parallel torch.utils.data sklearn.datasets pytest hypothesis pydantic ruamel.yaml jinja2 rich.live
 
 .DEFAULT_GOAL := help
@@ -43,8 +44,10 @@ lint: $(STAMP) ## ruff, formatting, mypy --strict, import layers
 format: $(STAMP) ## let ruff fix and format what it can
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
-pytest: $(STAMP) ## the tests alone; PYTEST_ARGS='-k name' narrows them
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+# A file a worker: its tests share a lab. Those that time something run afterwards, with nothing beside them.
+pytest: $(STAMP) ## the tests only; PYTEST_ARGS='-k name' narrows them, JOBS=1 runs one after the other
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? = 5 # 5: PYTEST_ARGS left none of them
 
 bench: $(STAMP) ## run benchmarks/*.py, each printing ratios measured in one run
 	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -18,6 +18,8 @@ from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.topology.rank_places import block_places, ranks_by_node
 
+pytestmark = pytest.mark.alone
+
 COUNT = 1 << 18
 """Elements, 4 bytes each: 1 MiB."""
 DILATION = 8000

@@ -9,6 +9,8 @@ from paced_flows import Stream, settled
 
 from fauxrdma.lab.local import LocalLab
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LocalLab]:

@@ -13,6 +13,8 @@ from paced_flows import Stream, settled
 
 from fauxrdma.lab.local import LocalLab
 
+pytestmark = pytest.mark.alone
+
 HALF_UPLINK = (252 * 256 / 280 / 2) / (200 * 4096 / 4122)
 """What two flows over one uplink get of a cable each."""
 TOLERANCE = 0.06

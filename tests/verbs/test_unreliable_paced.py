@@ -11,6 +11,8 @@ from fauxrdma.ib.enums import IBV_QPT_UC, IBV_QPT_UD, IBV_WC_RECV
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.verbs import SendWR
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def paced() -> Iterator[LocalLab]:
