@@ -118,7 +118,7 @@ class CQ(_Queue, verbs.CQ, PyverbsCM):
         comp_vector: int = 0,
     ) -> None:
         with refused_as("Failed to create a CQ"):
-            verbs.CQ.__init__(self, context, cqe, cq_context, channel, comp_vector)
+            verbs.CQ.__init__(self, context, int(cqe), cq_context, channel, comp_vector)
         adopt(context, self)
         adopt(channel, self)
 
@@ -143,6 +143,20 @@ class CQ(_Queue, verbs.CQ, PyverbsCM):
 
 class CqInitAttrEx(PyverbsObject, verbs.CqInitAttrEx):
     """What an extended completion queue is made of."""
+
+    def __init__(
+        self,
+        cqe: int = 100,
+        channel: verbs.CompChannel | None = None,
+        comp_vector: int = 0,
+        wc_flags: int = 0,
+        comp_mask: int = 0,
+        flags: int = 0,
+        parent_domain: Any = None,
+    ) -> None:
+        if parent_domain is not None:
+            not_offered("Failed to create extended CQ", "parent domains")
+        verbs.CqInitAttrEx.__init__(self, int(cqe), channel, comp_vector, int(wc_flags), comp_mask, flags)
 
     @property
     def comp_channel(self) -> verbs.CompChannel | None:

@@ -44,7 +44,7 @@ from fauxrdma.compat.device_strings import (
 from fauxrdma.compat.handles import Handle, adopt, not_offered, refused_as, verb
 from fauxrdma.compat.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from fauxrdma.compat.utils import table
-from fauxrdma.errors import SetupError
+from fauxrdma.errors import SetupError, VerbsError
 from fauxrdma.ib.enums import GidType, NodeType
 from fauxrdma.ib.rnic import IWARP
 
@@ -200,10 +200,13 @@ class Context(Handle, verbs.Context, PyverbsCM):
         kind = verbs.Context.query_gid_type(self, port_num, index)
         return int(kind == GidType.IBV_GID_TYPE_ROCE_V2)
 
-    @verb("Failed to query gid tables of the device")
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:  # type: ignore[override]
-        """Every GID, at most `max_entries`."""
-        return [GIDEntry.of(entry) for entry in verbs.Context.query_gid_table(self, max_entries, flags)]
+        """Every GID, at most `max_entries`. The error code is negative here, as ibv_query_gid_table returns it."""
+        try:
+            return [GIDEntry.of(entry) for entry in verbs.Context.query_gid_table(self, max_entries, flags)]
+        except VerbsError as error:
+            code = -error.error_code
+            raise PyverbsRDMAError(f"Failed to query gid tables of the device: {error.strerror}", code) from error
 
     @verb("Failed to query gid table of port")
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:  # type: ignore[override]
@@ -237,6 +240,9 @@ class Context(Handle, verbs.Context, PyverbsCM):
 class AllocDmAttr(PyverbsObject, verbs.AllocDmAttr):
     """What device memory to allocate: length, log2 of the alignment, comp_mask."""
 
+    def __init__(self, length: int, log_align_req: int = 0, comp_mask: int = 0) -> None:
+        verbs.AllocDmAttr.__init__(self, int(length), log_align_req, comp_mask)
+
 
 class DM(Handle, verbs.DM, PyverbsCM):
     """Device memory. Raises PyverbsRDMAError: ENOMEM when the device has not enough left."""
@@ -248,7 +254,8 @@ class DM(Handle, verbs.DM, PyverbsCM):
             not_offered("Failed to import DM", "import of device memory")
         if dm_attr is None:
             raise PyverbsUserError("Failed to allocate device memory: no dm_attr was given")
-        with refused_as(f"Failed to allocate device memory of size {dm_attr.length}"):
+        limit = context.profile.attributes.max_dm_size
+        with refused_as(f"Failed to allocate device memory of size {dm_attr.length}. Max available size {limit}"):
             verbs.DM.__init__(self, context, dm_attr)
         adopt(context, self)
 

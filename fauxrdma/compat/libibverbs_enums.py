@@ -159,16 +159,16 @@ _members, _classes = enum_classes(_TABLE)
 globals().update(_members)
 globals().update(_classes)
 
-# Macros in verbs.h, which pyverbs exports with an underscore.
-_IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34
-_IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36
-_IBV_ALLOCATOR_USE_DEFAULT = (1 << 64) - 1
-_IBV_ADVISE_MR_ADVICE_PREFETCH = _members["IBV_ADVISE_MR_ADVICE_PREFETCH"]
-_IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = _members["IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE"]
-_IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = _members["IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT"]
-_IBV_ADVISE_MR_FLAG_FLUSH = _members["IBV_ADVISE_MR_FLAG_FLUSH"]
+# Macros in verbs.h: pyverbs exports them with an underscore.
+_macros = {
+    "_IBV_DEVICE_RAW_SCATTER_FCS": 1 << 34,
+    "_IBV_DEVICE_PCI_WRITE_END_PADDING": 1 << 36,
+    "_IBV_ALLOCATOR_USE_DEFAULT": (1 << 64) - 1,
+    **{f"_{name}": value for name, value in _members.items() if name.startswith("IBV_ADVISE_MR_")},
+}
+globals().update(_macros)
 
-__all__ = [*_members, *_classes]
+__all__ = [*_members, *_classes, *_macros]
 
 
 def __getattr__(name: str) -> Any:

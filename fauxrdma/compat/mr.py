@@ -51,7 +51,9 @@ class MR(Handle, verbs.MR, PyverbsCM):
         if kwargs.get("handle") is not None:
             not_offered("Failed to import MR", "import of regions")
         with refused_as(f"Failed to register a MR. length: {length}, access flags: {access:d}"):
-            verbs.MR.__init__(self, creator, length, int(access) & ~_HUGETLB, address or None)
+            verbs.MR.__init__(
+                self, creator, int(length), int(access) & ~_HUGETLB, address or None, iova=kwargs.get("iova")
+            )
         adopt(creator, self)
 
     def write(self, data: Any, length: int, offset: int = 0) -> None:
@@ -91,8 +93,8 @@ class MR(Handle, verbs.MR, PyverbsCM):
 
 
 class MREx(MR):
-    """A region with what ibv_reg_mr_ex takes. `fd` with `fd_offset` registers a dma-buf; an `iova` other than the
-    address and a `dmah` are EOPNOTSUPP."""
+    """A region with what ibv_reg_mr_ex takes. With `iova` requests name its bytes from there on, not from `address`:
+    for new memory, and for a dma-buf, which `fd` and `fd_offset` name. `dmah` is EOPNOTSUPP."""
 
     def __init__(
         self,
@@ -110,12 +112,11 @@ class MREx(MR):
         iova, fd = kwargs.get("iova"), kwargs.get("fd")
         if fd is not None:
             with refused_as("Failed to register a dma-buf MR"):
-                verbs.DmaBufMR.__init__(self, creator, length, int(access), fd, kwargs.get("fd_offset") or 0)  # type: ignore[arg-type]
+                offset = kwargs.get("fd_offset") or 0
+                verbs.DmaBufMR.__init__(self, creator, length, int(access), fd, offset, iova=iova)  # type: ignore[arg-type]
             adopt(creator, self)
             return
-        if iova is not None and iova != address:
-            not_offered("Failed to register a MR", "regions whose addresses are not those of the memory (iova)")
-        super().__init__(creator, length, access, address, implicit)
+        super().__init__(creator, length, access, address, implicit, iova=None if iova == address else iova)
 
 
 class DMMR(MR, verbs.DMMR):
@@ -123,7 +124,7 @@ class DMMR(MR, verbs.DMMR):
 
     def __init__(self, pd: Any, length: int, access: int, dm: verbs.DM, offset: int) -> None:
         with refused_as(f"Failed to register a device MR. length: {length}, access flags: {access:d}"):
-            verbs.DMMR.__init__(self, pd, length, int(access), dm, offset)
+            verbs.DMMR.__init__(self, pd, int(length), int(access), dm, int(offset))
         adopt(pd, self)
         adopt(dm, self)
 
@@ -139,7 +140,8 @@ class DMMR(MR, verbs.DMMR):
 
 
 class DmaBufMR(MR, verbs.DmaBufMR):
-    """A region over a dma-buf: memory of an emulated GPU (pyverbs.dmabuf), or a descriptor."""
+    """A region over a dma-buf: memory of an emulated GPU (pyverbs.dmabuf), or a descriptor. Requests name its bytes
+    from `offset` on, as in pyverbs."""
 
     _CLOSING = "Failed to dereg dma-buf MR"
 
@@ -149,7 +151,7 @@ class DmaBufMR(MR, verbs.DmaBufMR):
         with refused_as(f"Failed to register a dma-buf MR. length: {length}, access flags: {access:d}"):
             self.dmabuf = verbs.DmaBuf(length + offset, gpu) if dmabuf is None else dmabuf
             self.offset = offset
-            verbs.DmaBufMR.__init__(self, pd, length, int(access), self.dmabuf, offset, unit=gpu)
+            verbs.DmaBufMR.__init__(self, pd, length, int(access), self.dmabuf, offset, unit=gpu, iova=offset)
         adopt(pd, self)
         adopt(self.dmabuf, self)
 

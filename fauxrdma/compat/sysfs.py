@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 from fauxrdma import verbs
@@ -24,15 +27,21 @@ def netdev_of(device: str) -> str:
 
 
 def write_sysfs(root: Path) -> None:
-    """A directory for each device of this node; none when the program is not run on a node."""
-    root.mkdir(parents=True)
+    """A directory for each device of this node; none when the program is not run on a node. It is there as a whole or
+    not at all: several processes may write it at a time."""
     try:
         hcas = verbs.get_device_list()
     except FauxrdmaError:
-        return  # said when the program asks for its devices
+        hcas = []  # said when the program asks for its devices
+    root.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=root.parent))
     for hca in hcas:
         with verbs.Context(hca.name) as context:
-            _write_device(root / hca.name, context)
+            _write_device(made / hca.name, context)
+    try:
+        made.rename(root)
+    except OSError:  # another was faster
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _write_device(directory: Path, context: verbs.Context) -> None:
@@ -81,3 +90,7 @@ def _port_files(context: verbs.Context) -> dict[str, str]:
         if ethernet:
             files[f"gid_attrs/ndevs/{entry.gid_index}"] = netdev_of(context.name)
     return files
+
+
+if __name__ == "__main__":
+    write_sysfs(Path(sys.argv[1]))

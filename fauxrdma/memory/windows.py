@@ -120,6 +120,7 @@ class WindowTable:
             return Fault(f"{region} belongs to another protection domain than the queue pair")
         if not region.access & _MW_BIND:
             return Fault(f"{region} does not grant IBV_ACCESS_MW_BIND (access 0x{region.access:x})")
+        access &= ~_LOCAL_WRITE  # a window says nothing of local access, and adapters take no offence
         if access & ~_GRANTABLE:
             return Fault(f"access 0x{access:x} is not one a window can grant: REMOTE_* and ZERO_BASED are")
         if access & _WRITES and not region.access & _LOCAL_WRITE:

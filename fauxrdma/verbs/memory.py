@@ -47,7 +47,8 @@ class MR:
 
     `buf` is its virtual address, `view` its bytes, `lkey` and `rkey` its keys, which differ. `provider` says how the
     HCA reaches it: "memfd", "process_vm" or "staged" (docs/memory.md); as an argument it overrides the choice. With
-    `gpu` the region stands for memory of that emulated GPU: ordinary bytes, charged to its links.
+    `gpu` the region stands for memory of that emulated GPU: ordinary bytes, charged to its links. With `iova` requests
+    name its bytes from that address on, which is `buf` then (ibv_reg_mr_iova): for new memory only.
 
     Raises VerbsError: EINVAL for a length or flags no HCA takes, EFAULT for memory that is not mapped or read-only,
     ENOMEM at the device's limits.
@@ -64,8 +65,9 @@ class MR:
         *,
         gpu: int | None = None,
         provider: str | None = None,
+        iova: int | None = None,
     ) -> None:
-        self._register(pd, back(pd.context, address, length, int(access), provider), int(access), gpu)
+        self._register(pd, back(pd.context, address, length, int(access), provider), int(access), gpu, iova=iova)
 
     @classmethod
     def over(
@@ -84,8 +86,14 @@ class MR:
         region._register(pd, back(pd.context, buffer, length, int(access), provider), int(access), gpu)
         return region
 
-    def _register(self, pd: PD, backing: Backing, access: int, gpu: int | None, offset: int = 0) -> None:
+    def _register(
+        self, pd: PD, backing: Backing, access: int, gpu: int | None, offset: int = 0, iova: int | None = None
+    ) -> None:
         length = len(backing.view)
+        if iova is not None:
+            if backing.provider == "process_vm":
+                raise VerbsError(errno.EOPNOTSUPP, "Failed to register a MR: an iova of its own needs shared memory")
+            backing.address = iova
         message = V.RegMr(pd.handle, backing.address, length, access, backing.provider, offset, gpu)
         try:
             keys, _ = pd.context._channel.request(message, V.MrKeys, fds=backing.fds)
@@ -216,10 +224,19 @@ class DmaBuf:
 
 class DmaBufMR(MR):
     """A region over `length` bytes of a :class:`DmaBuf` from `offset` on. A plain descriptor will do as `dmabuf`: that
-    of a memfd sealed against shrinking, with the GPU's number as `unit`."""
+    of a memfd sealed against shrinking, with the GPU's number as `unit`. With `iova` requests name its bytes from that
+    address on."""
 
     def __init__(
-        self, pd: PD, length: int, access: int, dmabuf: DmaBuf | int, offset: int = 0, *, unit: int = 0
+        self,
+        pd: PD,
+        length: int,
+        access: int,
+        dmabuf: DmaBuf | int,
+        offset: int = 0,
+        *,
+        unit: int = 0,
+        iova: int | None = None,
     ) -> None:
         fd, unit = (dmabuf.fd, dmabuf.unit) if isinstance(dmabuf, DmaBuf) else (dmabuf, unit)
         if length <= 0 or offset < 0:
@@ -229,4 +246,4 @@ class DmaBufMR(MR):
         except (OSError, ValueError) as error:
             raise VerbsError(errno.EINVAL, f"Failed to register a dma-buf MR: {error}") from None
         backing = Backing("memfd", memory.address + offset, memory.view[offset:], memory)
-        self._register(pd, backing, int(access), unit, offset)
+        self._register(pd, backing, int(access), unit, offset, iova)

@@ -188,6 +188,16 @@ def gpu_region(w: World) -> bool:
         return region.dmabuf.read(3, 4096) == b"gpu" and region.read(3, 0) == b"gpu"
 
 
+def at_an_address_of_its_own(w: World) -> bool:
+    with m.MREx(w.pd, 64, ACCESS, iova=0x1000) as region:
+        w.mr.write("iova", 4)
+        request = w.send(opcode=e.IBV_WR_RDMA_WRITE)
+        request.set_wr_rdma(region.rkey, 0x1008)
+        w.a.post_send(request)
+        w.completions()
+        return region.buf == 0x1000 and region.read(4, 8) == b"iova"
+
+
 def descriptor_region(w: World) -> bool:
     buffer = dmabuf.DmaBuf(4096)
     with m.MREx(w.pd, 4096, ACCESS, fd=buffer.dmabuf_fd, fd_offset=0) as region:
@@ -220,6 +230,7 @@ OFFERED |= {
     "mr.MR.write": written,
     "mr.MR.read": written,
     "mr.MR.rereg": reregistered,
+    "mr.MREx(iova)": at_an_address_of_its_own,
     "mr.MREx(fd)": descriptor_region,
     "mr.MREx(buf)": lambda w: m.MREx(w.pd, access=1, buf=m.Buf(64)).length == 64,
     "mr.DMMR": device_region,
@@ -235,7 +246,6 @@ OFFERED |= {
 NOT_OFFERED |= {
     "mr.MR(implicit)": lambda w: m.MR(w.pd, 0, e.IBV_ACCESS_ON_DEMAND, implicit=True),
     "mr.MR(handle)": lambda w: m.MR(w.pd, handle=1),
-    "mr.MREx(iova)": lambda w: m.MREx(w.pd, 64, 1, iova=0x1000),
     "mr.MREx(dmah)": lambda w: m.MREx(w.pd, 64, 1, dmah=object()),
     "mr.DMAHandle": lambda w: m.DMAHandle(w.ctx, m.DmaHandleInitAttr()),
 }

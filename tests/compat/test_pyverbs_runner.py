@@ -95,6 +95,8 @@ print(json.dumps({
     "rate": open("/sys/class/infiniband/hca1/ports/1/rate").read(),
     "exists": [os.path.exists(hca), hca.is_dir(), os.path.exists(hca / "nothing")],
     "names": [entry.name for entry in os.scandir("/sys/class/infiniband")],
+    "ls": out("ls", "-d", "/sys/class/infiniband/hca1/ports").stdout,
+    "cat": out("cat", "/sys/class/infiniband/hca2/ports/1/pkeys/0", "/dev/null").stdout,
     "temporary": os.environ["PATH"].split(os.pathsep)[0],
 }))
 """
@@ -111,4 +113,6 @@ def test_the_machine_looks_as_if_it_had_the_devices(machine: Machine, tmp_path: 
     assert {"gids", "pkeys", "state", "rate", "link_layer"} <= set(seen["port"])
     assert (seen["state"], seen["rate"]) == ("4: ACTIVE\n", "200 Gb/sec (4X)\n")
     assert seen["exists"] == [True, True, False]
+    assert seen["ls"].endswith("/sys/class/infiniband/hca1/ports\n")
+    assert seen["cat"] == "0xffff\n"
     assert not os.path.exists(seen["temporary"])  # gone with the program

@@ -236,7 +236,7 @@ def test_a_refused_bind_ends_the_queue_pair_and_grants_nothing(case: str, words:
     elif case == "foreign window":
         fields = {"mw": windows.allocate(501, ProtectionDomain(77), IBV_MW_TYPE_2)}
     elif case == "nonsense access":
-        fields = {"access": 1}
+        fields = {"access": 64}
     elif case == "no bytes":
         fields = {"length": 0}
     rig.bind(**fields)
