@@ -54,7 +54,14 @@ class VendorAttributes(PyverbsObject):
         return None
 
 
-class VendorObject(PyverbsCM):
+class _Refusing(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _function(f"{cls.__name__}.{name}")
+
+
+class VendorObject(PyverbsCM, metaclass=_Refusing):
     """Cannot be made here: PyverbsRDMAError(EOPNOTSUPP)."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -79,7 +86,7 @@ class VendorModule(ModuleType):
             made = VendorModule(f"{self.__name__}.{name}")
         elif name[0].isupper():
             base = VendorAttributes if _ATTRIBUTES.search(name) else VendorObject
-            made = type(name, (base,), {"__module__": self.__name__, "__doc__": base.__doc__})
+            made = type(base)(name, (base,), {"__module__": self.__name__, "__doc__": base.__doc__})
         else:
             made = _function(name)
         setattr(self, name, made)

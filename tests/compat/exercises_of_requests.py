@@ -275,6 +275,7 @@ NOT_OFFERED |= {
     "cmid.AddrInfo": lambda w: cmid.AddrInfo(),
     "cmid.UDParam": lambda w: cmid.UDParam(None),
     "providers.mlx5.mlx5dv.Mlx5Context": lambda w: mlx5dv.Mlx5Context(mlx5dv.Mlx5DVContextAttr(), "hca1"),
+    "providers.mlx5.mlx5dv.Mlx5Context.query_mlx5_port": lambda w: mlx5dv.Mlx5Context.query_mlx5_port(w.ctx, 1),
     "providers.mlx5.mlx5dv.Mlx5QP": lambda w: mlx5dv.Mlx5QP(w.ctx, w.extended(), None),
     "providers.efa.efadv.EfaContext": lambda w: efadv.EfaContext(name="hca1"),
     "providers.efa.efadv.SRDQP": lambda w: efadv.SRDQP(w.pd, w.plain()),

@@ -57,7 +57,7 @@ libibverbs_enums  ibv_qp_type ibv_access_flags IBV_QPT_RC
 librdmacm_enums   rdma_cm_event_type rdma_port_space RAI_PASSIVE
 enums   IBV_QPT_RC IBV_WR_RDMA_WRITE IBV_GID_TYPE_SYSFS_ROCE_V2
 cm_enums  RDMA_PS_TCP
-providers.mlx5.mlx5dv  Mlx5Context Mlx5DVContextAttr Mlx5QP
+providers.mlx5.mlx5dv  Mlx5Context Mlx5DVContextAttr Mlx5QP Mlx5Context.query_mlx5_port
 providers.mlx5.mlx5_enums  MLX5DV_QP_CREATE_TUNNEL_OFFLOADS
 providers.efa.efadv  EfaContext SRDQP
 """
