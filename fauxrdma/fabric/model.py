@@ -78,6 +78,12 @@ class FabricModel(Generic[F]):
         self._told[row] = -1
         self._dirty = True
 
+    def set_capacities(self, payload_bps: dict[int, int]) -> None:
+        """What these links (by id) carry from now on, in bits/s; at least one."""
+        for link, rate_bps in payload_bps.items():
+            self._capacity[link] = max(1, rate_bps)
+        self._dirty = self._dirty or bool(payload_bps)
+
     def stop(self, flow: F) -> None:
         """Forget `flow`; what it used is shared out at the next recomputation. Idempotent."""
         row = self._row.pop(flow, None)

@@ -164,6 +164,10 @@ class LivingSubnet:
             self._changed_ns[direction] = now_ns
         self._traps.append(now_ns + self.timing.detect_ns)
 
+    def sweep_from(self, now_ns: int) -> None:
+        """The manager starts (again): a heavy sweep is due."""
+        self._traps.append(now_ns)
+
     def port_state(self, hca: str) -> PortState:
         """The state of an HCA's port."""
         link = self.cable(hca).id

@@ -8,6 +8,7 @@ whether applications may be awake. Time goes on only when nothing is under way::
     asleep      no application has been given anything since all were last seen asleep, or they are looked at: twice
                 all nodes in turn, so that there is an instant between at which all slept
     go          step + 1, at the least time that is due anywhere; several steps may have one time
+    turn        the same when it is the subnet manager that has something to do then: it comes before the nodes' step
 
 That the words are of different instants does no harm. Suppose some node became active after its word; take the first
 that did. It was made active by a frame or a message, which was sent before the word of its sender, since that was
@@ -24,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-__all__ = ["POLL_NS", "Go", "Look", "NodeWord", "Timekeeper", "Verdict"]
+__all__ = ["POLL_NS", "Go", "Look", "NodeWord", "Timekeeper", "Turn", "Verdict"]
 
 POLL_NS = 50
 """What an empty poll costs in fabric time."""
@@ -75,6 +76,13 @@ class Go:
     """Have every node carry out what is due by `now_ns`."""
 
     step: int
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The subnet manager is to do what is due by `now_ns`, after it has told all nodes that it is that late."""
+
     now_ns: int
 
 
@@ -137,7 +145,7 @@ class Timekeeper:
             self._unanswered.discard(node)
             self._awake |= not asleep
 
-    def next(self, due_ns: int | None = None) -> Go | Look | Verdict:
+    def next(self, due_ns: int | None = None) -> Go | Turn | Look | Verdict:
         """What to do now. `due_ns`: when the subnet manager itself has something to do."""
         if not self._settled():
             self._phase = 0
@@ -155,6 +163,9 @@ class Timekeeper:
             if self._phase == 1:
                 return self._begin_look(2)
             self._phase = 0
+        if due_ns is not None and due_ns <= min(due) and self.participants:
+            self.now_ns = max(self.now_ns, due_ns)
+            return Turn(self.now_ns)
         return self._advance(due)
 
     def _begin_look(self, phase: int) -> Look:

@@ -434,6 +434,13 @@ class HcaEngine:
         text = f"completion queue {cqn} overflowed: poll it, or make it longer"
         return self._stop(up, AsyncEvent(AsyncEventType.IBV_EVENT_CQ_ERR, cqn, text), now)
 
+    def device_failed(self, now: int) -> list[Action]:
+        """The HCA has failed: every queue pair that was set up goes to ERR, and what was posted is flushed."""
+        up = [qp for qp in self._qps.values() if qp.state not in (QpState.IBV_QPS_RESET, _ERR)]
+        for qp in up:
+            qp.last_error = "the HCA has failed"
+        return self._stop(up, None, now)
+
     def ring_broken(self, kind: AsyncEventType, element: int, now: int) -> list[Action]:
         """A work queue's ring in shared memory says what cannot be: report IBV_EVENT_QP_FATAL of the queue pair, or
         IBV_EVENT_SRQ_ERR of the shared receive queue, `element`, and stop every queue pair that takes work from it."""
@@ -446,8 +453,8 @@ class HcaEngine:
             qp.last_error = text
         return self._stop([qp for qp in users if qp.state != _ERR], AsyncEvent(kind, element, text), now)
 
-    def _stop(self, up: list[QueuePair], event: AsyncEvent, now: int) -> list[Action]:
-        out: list[Action] = [event]
+    def _stop(self, up: list[QueuePair], event: AsyncEvent | None, now: int) -> list[Action]:
+        out: list[Action] = [] if event is None else [event]
         for qp in up:
             qp.state = _ERR
         for qp in up:

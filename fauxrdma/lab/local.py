@@ -26,6 +26,7 @@ from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import load_topology
 from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
+from fauxrdma.wire.fault_messages import FaultEvent, FaultList
 
 __all__ = ["CLOCKS", "LocalLab", "obituary", "verdict"]
 
@@ -210,6 +211,20 @@ class LocalLab:
     def link_up(self, link: str) -> str:
         """Plug a cable in again: it carries data once the subnet manager has swept. Raises as `link_down`."""
         return self._ask(lambda manager: manager.change_link(link, up=True))
+
+    def inject(self, kind: str, target: str = "", **fields: Any) -> int:
+        """Have a fault begin now, or at `at_ns` of the fabric's timeline; its number. `kind` and the other `fields` are
+        those of `fauxrdma.wire.fault_messages.FaultEvent`, as ``inject("packet-loss", "n0.hca1", loss=0.01)``. Returns
+        when every daemon goes by it. Raises ConfigError for what there is not."""
+        return self._ask(lambda manager: manager.inject(FaultEvent(kind, target, **fields)))
+
+    def clear_fault(self, number: int = 0) -> list[int]:
+        """End a fault, or all; the numbers of those that were not over."""
+        return self._ask(lambda manager: manager.clear_fault(number))
+
+    def faults(self) -> FaultList:
+        """All faults of the fabric, and what links did to packets."""
+        return self._ask(lambda manager: manager.faults())
 
     def swept(self, timeout_s: float = 60.0) -> SweepReport:
         """Wait until the subnet manager has swept after the last change of a link and all daemons go by its tables."""

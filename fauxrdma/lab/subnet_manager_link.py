@@ -26,6 +26,7 @@ from fauxrdma.wire.fabric_messages import (
     SweepQuery,
     SweepReport,
 )
+from fauxrdma.wire.fault_messages import FaultAnswer, FaultClear, FaultEvent, FaultList, FaultQuery
 
 __all__ = ["SubnetManagerLink"]
 
@@ -77,6 +78,24 @@ class SubnetManagerLink:
         if changed.error:
             raise ConfigError(changed.error)
         return changed.link
+
+    def inject(self, event: FaultEvent, timeout_s: float = 15.0) -> int:
+        """Have a fault begin, or put it on the timeline; its number. Raises ConfigError for what the fabric has not."""
+        return self._fault(event, timeout_s)[0]
+
+    def clear_fault(self, number: int, timeout_s: float = 15.0) -> list[int]:
+        """End a fault, 0 for all; the numbers of those that were not over. Raises ConfigError when there is none."""
+        return self._fault(FaultClear(number), timeout_s)
+
+    def faults(self, timeout_s: float = 15.0) -> FaultList:
+        """All faults of the fabric, and what links did to packets."""
+        return self._ask(FaultQuery(), FaultList, timeout_s)
+
+    def _fault(self, question: Message, timeout_s: float) -> list[int]:
+        answer = self._ask(question, FaultAnswer, timeout_s)
+        if answer.error:
+            raise ConfigError(answer.error)
+        return answer.numbers
 
     def swept(self, timeout_s: float) -> SweepReport:
         """Wait until no trap is under way, no sweep runs and every daemon goes by the tables."""

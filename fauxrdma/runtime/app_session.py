@@ -140,6 +140,8 @@ class AppSession:
                 raise VerbsError(errno.EINVAL, f"{type(msg).__name__} before ClientHello: open a device first")
             if self._failures:
                 self._failures.check(verb_of(msg))
+            if self._hca is not None and self._hca.failed and type(msg) not in (V.Destroy, V.QueryPort):
+                raise VerbsError(errno.EIO, f"{verb_of(msg)}: the HCA has failed (IBV_EVENT_DEVICE_FATAL)")
             handler(msg)
         except VerbsError as error:
             self.reply(V.VerbFailed(error.errno or errno.EIO, error.strerror or str(error)))

@@ -30,18 +30,20 @@ from fauxrdma.memory.regions import MemoryRegion
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.event_pipe import EventGate
 from fauxrdma.runtime.fabric_clock import Clock
+from fauxrdma.runtime.flow_faults import FlowFaults
 from fauxrdma.runtime.flows import Flow, FlowTable
 from fauxrdma.runtime.frame_sender import FrameSender
 from fauxrdma.runtime.landings import Landings
 from fauxrdma.runtime.paced_sender import PacedSender
 from fauxrdma.runtime.peer_directory import PeerDirectory
-from fauxrdma.runtime.peer_links import PeerLink, TcpLink
+from fauxrdma.runtime.peer_links import HeldLink, PeerLink, TcpLink
 from fauxrdma.runtime.precise_timer import PreciseTimer
 from fauxrdma.runtime.revocation import Holder, copy_payload, let_go
 from fauxrdma.runtime.traffic_meter import TrafficMeter
 from fauxrdma.runtime.unshaped_sender import UnshapedSender
 from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import Counters, Directory, PathAnswer
+from fauxrdma.wire.fault_messages import HcaChanged
 from fauxrdma.wire.headers import WRITE_ONLY_BYTES, Frame, SmallWrite
 
 __all__ = ["DataPath"]
@@ -79,6 +81,7 @@ class DataPath:
         path: Callable[[int, int, int], PathAnswer | None],
         want_path: Callable[[int, int, int], None],
         adaptive: bool,
+        seed: int = 0,
     ) -> None:
         self._loop = loop
         self.clock = clock
@@ -87,9 +90,10 @@ class DataPath:
         self.hcas: dict[int, EmulatedHca] = {}
         self.engines: list[HcaEngine] = []
         self.meter = TrafficMeter()
+        self._faults = FlowFaults(self.meter, f"{seed}/{node}", clock.now_ns)
         self.receivers: set[Holder] = set()
         self._peers = self._make_peers(loop, node)
-        self.flows = FlowTable(self._peers.link_of, self._opened, shaped=shaped)
+        self.flows = FlowTable(self._link_of, self._opened, shaped=shaped)
         self._paced: PacedSender | None = None
         self._unshaped: UnshapedSender | None = None
         self._sender: FrameSender
@@ -140,7 +144,7 @@ class DataPath:
                 continue
             path = self._path(flow)
             if path is not None:
-                self._spray(flow, path)
+                self._faults.heed(flow, path)
                 self._sender.path_changed(flow, path, now)
             self._resolve(flow)
         self._arm()
@@ -150,12 +154,37 @@ class DataPath:
 
     def counters(self) -> Counters:
         """What was sent since the last time."""
-        return self.meter.report(sum(engine.retransmits for engine in self.engines))
+        counters = self.meter.report(sum(engine.retransmits for engine in self.engines))
+        counters.errors = self._faults.errors.take()
+        return counters
 
     def _resolve(self, flow: Flow) -> None:
-        flow.link = self._peers.link_of(flow)
+        link = self._link_of(flow)
+        if type(flow.link) is HeldLink and link is not flow.link:
+            held, flow.link = flow.link, link
+            self._sender.link_gone(held)
+            held.release(link)
+        flow.link = link
         if flow.ready:
             self._queue(flow)
+
+    def _link_of(self, flow: Flow) -> PeerLink | None:
+        return self._faults.link_of(flow, self._peers.link_of(flow))
+
+    def change_hca(self, change: HcaChanged) -> None:
+        """An HCA of ours fails, works again, or is given other P_Keys."""
+        hca = self.hcas[change.lid]
+        hca.port.set_partition(change.pkeys)
+        if change.failed and not hca.failed:
+            hca.failed = True
+            self._perform(hca, hca.engine.device_failed(self.clock.now_ns()))
+            for qpn in list(hca.rings):
+                self._publish_state(hca, qpn)
+            hca.port.announce(
+                AsyncEventType.IBV_EVENT_DEVICE_FATAL, "the HCA has failed: open it again when it is back"
+            )
+        hca.failed = change.failed
+        self._arm()
 
     def close(self) -> None:
         """Stop everything."""
@@ -200,7 +229,7 @@ class DataPath:
     def let_go(self, region: MemoryRegion) -> None:
         """Make frames on their way in and out independent of a region's memory."""
         copy_payload(self._sender.frames(), region.memory)
-        let_go((*self._peers.links(), *self.receivers), region.memory)
+        let_go((*self._peers.links(), *self._faults.held(iter(self.flows)), *self.receivers), region.memory)
 
     def forget_qp(self, hca: EmulatedHca, qpn: int) -> None:
         """A queue pair is gone (or reset): drop its flows and what they had queued."""
@@ -320,15 +349,12 @@ class DataPath:
 
     def _opened(self, flow: Flow) -> None:
         path = self._path(flow)
-        self._sender.opened(flow, path)
         if path is not None:
-            self._spray(flow, path)
-            if path.label != flow.key[2]:
-                self._want_path(*flow.key)
-
-    def _spray(self, flow: Flow, path: PathAnswer) -> None:
-        """Have the flow's packets dealt over the ways of its path, if it has several."""
-        flow.dealer = self.meter.dealer(*flow.key, path.ways, path.lost_ways) if path.ways > 1 else None
+            self._faults.heed(flow, path)
+            flow.link = self._link_of(flow)
+        self._sender.opened(flow, path)
+        if path is not None and path.label != flow.key[2]:
+            self._want_path(*flow.key)
 
     # ---- frames out ----------------------------------------------------------------------------------------------
 

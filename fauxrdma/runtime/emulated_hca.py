@@ -57,6 +57,7 @@ class EmulatedHca:
             info.lid, rng, profile, Port(info.lid, mtu=info.mtu), random.Random(f"{seed}/{info.lid}")
         )
         self.tell_gids()
+        self.failed = False  # by a fault: it answers no verb
         self.pds = 0  # of all applications
         self.registered_bytes = 0
         self.cqs: dict[int, CompletionSink] = {}

@@ -39,6 +39,7 @@ class EmulatedPort:
         self.gids = gid_table(info.guid, info.lid, info.gid, info.transport, info.subnet)
         self.pkeys = [_DEFAULT_PKEY]
         self._info = info
+        self._partitioned = False
         self._own = list(self.gids)
         self._max_pkeys = attributes.max_pkeys
 
@@ -144,6 +145,14 @@ class EmulatedPort:
             self.pkeys = list(pkeys)
             self.announce(E.IBV_EVENT_PKEY_CHANGE, f"the P_Key table has {len(pkeys)} entries")
 
+    def set_partition(self, pkeys: list[int]) -> None:
+        """The subnet manager gives the port the P_Keys of its partitions; [] for the default one."""
+        if pkeys:
+            self.set_pkeys(pkeys)
+        elif self._partitioned:
+            self.set_pkeys([_DEFAULT_PKEY])
+        self._partitioned = bool(pkeys)
+
     def with_gids(self, gids: list[str]) -> list[tuple[str, GidType]]:
         """The port's table with these addresses besides its own; on RoCE each has an entry in every version.
 
@@ -171,6 +180,11 @@ class EmulatedPort:
         if table != self.gids:
             self.gids = table
             self.announce(E.IBV_EVENT_GID_CHANGE, f"the GID table has {len(table)} addresses")
+
+    def manager_restarted(self) -> None:
+        """The subnet manager was away and set the port up anew, with ClientReregister (IBTA vol. 1, 14.4.11)."""
+        self.announce(E.IBV_EVENT_SM_CHANGE, "the subnet manager has started again")
+        self.announce(E.IBV_EVENT_CLIENT_REREGISTER, "the subnet manager asks to be told of subscriptions again")
 
     def manager_lost(self) -> None:
         """The subnet manager is gone."""

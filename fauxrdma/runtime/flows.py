@@ -13,6 +13,7 @@ from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, lane_of_sl
 from fauxrdma.ib.enums import QpType
 from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.runtime.emulated_hca import EmulatedHca
+from fauxrdma.runtime.impaired_flow import ImpairedFlow
 from fauxrdma.runtime.packet_dealer import PacketDealer
 from fauxrdma.runtime.peer_links import PeerLink
 from fauxrdma.wire.headers import Frame
@@ -34,6 +35,7 @@ class Flow:
         "link",
         "memory",
         "patient_ack",
+        "paused",
         "qpn",
         "ready",
         "vl",
@@ -54,7 +56,8 @@ class Flow:
         self.memory = HOST_MEMORY  # that its bytes are read from, as the subnet manager knows it
         self.weight = 1.0
         self.patient_ack: Frame | None = None
-        self.dealer: PacketDealer | None = None  # of a flow that is sprayed
+        self.dealer: PacketDealer | ImpairedFlow | None = None  # of a flow that is sprayed, or whose path has a fault
+        self.paused = False  # its priority does not move: what it sends is held
 
     def lane_of(self, frame: Frame) -> int:
         """The virtual lane that a frame of this flow takes."""
@@ -66,6 +69,12 @@ class Flow:
         if self.group or self.dlid >= FIRST_MULTICAST_LID:
             return self.hca.info.lid, self.group or self.dlid, 0
         return self.hca.info.lid, self.dlid, self.label
+
+    @property
+    def priority(self) -> int:
+        """The service level that its queue pair was given; datagrams count as 0."""
+        qp = self.hca.engine.qp(self.qpn)
+        return 0 if qp is None else qp.attr.ah_attr.sl
 
 
 class FlowTable:

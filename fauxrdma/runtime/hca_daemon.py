@@ -40,6 +40,7 @@ from fauxrdma.wire.fabric_messages import (
     PathsChanged,
     RateGrant,
 )
+from fauxrdma.wire.fault_messages import HcaChanged, ManagerAway, ManagerRestarted
 
 __all__ = ["HcaDaemon"]
 
@@ -79,6 +80,7 @@ class HcaDaemon:
         self._groups: dict[int, list[int]] = {}  # multicast LID to its members, as the manager last said
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = False
+        self._manager_away = False  # for a while, by a fault
         self._virtual: VirtualNode | None = None
         self._trace_path = trace
         self._trace: TextIO | None = None
@@ -132,6 +134,7 @@ class HcaDaemon:
             path=self._subnet.known_path,
             want_path=self._want_path,
             adaptive=welcome.routing == "adaptive",
+            seed=welcome.seed,
         )
         for info in welcome.hcas:
             # Keys must not be guessable, so they come from the system, but where a run is to be repeated.
@@ -244,14 +247,22 @@ class HcaDaemon:
             assert self._subnet is not None
             self._subnet.report(self.data_path.counters())
             self._subnet.send(FlushDone(msg.token))
+        elif isinstance(msg, HcaChanged):
+            self.data_path.change_hca(msg)
+        elif isinstance(msg, ManagerAway):
+            self._manager_away = True
+        elif isinstance(msg, ManagerRestarted):
+            self._manager_away = False
+            for hca in self.data_path.hcas.values():
+                hca.port.manager_restarted()
         elif isinstance(msg, MulticastMembers):
             self._start(self._apply_members(msg))
         else:
             log.warning("the subnet manager sent an unexpected %s", type(msg).__name__)
 
     def _busy(self) -> bool:
-        """Whether something was begun that ends by itself."""
-        return bool(self._tasks) or any(session.busy for session in self._sessions)
+        """Whether something was begun that ends by itself: all that is, waits for the subnet manager."""
+        return not self._manager_away and (bool(self._tasks) or any(session.busy for session in self._sessions))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

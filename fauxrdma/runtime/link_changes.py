@@ -53,6 +53,7 @@ class LinkChanges:
         self._timer: asyncio.TimerHandle | None = None
         self._ports: dict[int, PortState] = {}  # by LID, where it is not ACTIVE
         self._curious: list[Callable[[SweepReport], None]] = []
+        self._held = False
 
     def change(self, msg: LinkChange, answer: Callable[[LinkChanged], None]) -> None:
         """A cable fails or comes back; `answer` once every daemon goes by it."""
@@ -64,6 +65,21 @@ class LinkChanges:
             return
         _log.info("link %s is %s", link.name, "up" if msg.up else "down")
         self.spread(lambda: answer(LinkChanged(link.name, "")))
+        self._arm()
+
+    def set_down(self, up: Iterable[str], down: Iterable[str], now_ns: int) -> None:
+        """Cables come back, and others fail; `spread` is to follow."""
+        for name in up:
+            self._subnet.link_up(name, now_ns)
+        for name in down:
+            self._subnet.link_down(name, now_ns)
+        self._arm()
+
+    def hold(self, held: bool, now_ns: int) -> None:
+        """The manager is away: traps wait, no sweep goes on. When it is back it sweeps."""
+        self._held = held
+        if not held:
+            self._subnet.sweep_from(now_ns)
         self._arm()
 
     def query(self, answer: Callable[[SweepReport], None]) -> None:
@@ -124,8 +140,8 @@ class LinkChanges:
         self._pending.close()
 
     def next_ns(self) -> int | None:
-        """When `poll` has something to do."""
-        return self._subnet.next_ns()
+        """When `poll` has something to do; None while the manager is away."""
+        return None if self._held else self._subnet.next_ns()
 
     # -- sweeps
 
@@ -133,7 +149,7 @@ class LinkChanges:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._subnet.next_ns()
+        due = self.next_ns()
         if due is not None and self._state.clock != "virtual":
             delay_s = max(0.0, (due - self._now_ns()) * self._state.dilation / 1e9)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.poll)
@@ -142,7 +158,7 @@ class LinkChanges:
         """Carry out what is due: traps that arrive, sweeps that end."""
         self._timer = None
         now = self._now_ns()
-        sweeps = self._subnet.poll(now)
+        sweeps = [] if self._held else self._subnet.poll(now)
         if sweeps:
             for sweep in sweeps:
                 _log.info("%s", _describe(sweep))

@@ -62,13 +62,19 @@ class PacedSender(FrameSender):
         if path is None or not path.reachable:
             self._scheduler.open(flow.fid, flow.hca.info.rate_bps, _UNREACHABLE_LATENCY_NS)
         else:
-            self._scheduler.open(flow.fid, path.rate_bps, path.members.get(flow.dlid, path.latency_ns))
+            rate_bps = 0 if flow.paused else path.rate_bps
+            self._scheduler.open(flow.fid, rate_bps, path.members.get(flow.dlid, path.latency_ns))
 
     def path_changed(self, flow: Flow, path: PathAnswer, now: int) -> None:
         if path.reachable:
             self._scheduler.set_latency(flow.fid, path.members.get(flow.dlid, path.latency_ns))
-            if not flow.active:
-                self._scheduler.set_rate(flow.fid, path.rate_bps, now)
+        if flow.paused:
+            self._scheduler.set_rate(flow.fid, 0, now)
+            if flow.active:
+                flow.active = False
+                self._notify(FlowStop(flow.fid))
+        elif path.reachable and not flow.active:
+            self._scheduler.set_rate(flow.fid, path.rate_bps, now)
 
     def forget(self, flow: Flow) -> None:
         for departure in self._scheduler.close(flow.fid):
@@ -78,8 +84,11 @@ class PacedSender(FrameSender):
 
     def set_rates(self, rates: dict[int, int], now: int) -> None:
         """The subnet manager's grants, by flow, in bits/s."""
+        flows = self._flows.by_id
         for fid, rate_bps in rates.items():
-            self._scheduler.set_rate(fid, rate_bps, now)
+            flow = flows.get(fid)
+            if flow is not None and not flow.paused:
+                self._scheduler.set_rate(fid, rate_bps, now)
 
     def send(self, hca: EmulatedHca, qpn: int, frame: Frame) -> None:
         flow = self._flows.flow(hca, qpn, frame.dlid)
@@ -90,9 +99,13 @@ class PacedSender(FrameSender):
             # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
             self._scheduler.submit(flow.fid, frame, 0, now)
             return
-        if frame.nbytes and (not flow.active or moves(frame, flow.memory)):
-            self._start(flow, frame)
-        self._scheduler.submit(flow.fid, frame, frame.nbytes, now, ordered=True)
+        nbytes = frame.nbytes
+        if nbytes:
+            if not flow.paused and (not flow.active or moves(frame, flow.memory)):
+                self._start(flow, frame)
+            if flow.dealer is not None:
+                nbytes += flow.dealer.extra_bytes(nbytes, frame.mtu)
+        self._scheduler.submit(flow.fid, frame, nbytes, now, ordered=True)
 
     def _start(self, flow: Flow, frame: Frame) -> None:
         """Ask for bandwidth on the way from the memory that `frame` is read from. Up to `_QUANTA_AHEAD` bursts are sent

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["PacketDealer"]
+__all__ = ["PacketDealer", "mtu_bytes"]
 
 _SMALLEST_MTU = 128
 """Times two to the power of an Mtu code: the MTU in bytes."""
 _USUAL_MTU_CODE = 5
 """Of frames that do not tell theirs: a datagram, which is one packet in any case."""
+
+
+def mtu_bytes(mtu_code: int) -> int:
+    """The MTU in bytes that a frame's Mtu code says."""
+    return _SMALLEST_MTU << (mtu_code or _USUAL_MTU_CODE)
 
 
 class PacketDealer:
@@ -45,7 +50,7 @@ class PacketDealer:
             at = self._next_empty
             self._next_empty = (at + 1) % ways
             return at in self._lost
-        mtu = _SMALLEST_MTU << (mtu_code or _USUAL_MTU_CODE)
+        mtu = mtu_bytes(mtu_code)
         whole, rest = divmod(nbytes, mtu)
         rounds, odd = divmod(whole, ways)
         at = self._next
@@ -61,6 +66,10 @@ class PacketDealer:
         if not self._lost:
             return False
         return packets >= ways or any(place % ways in self._lost for place in range(at, at + packets))
+
+    def extra_bytes(self, nbytes: int, mtu_code: int) -> int:
+        """As in ImpairedFlow: a healthy link replays nothing."""
+        return 0
 
     def take(self) -> list[int]:
         """What went which way since the last time."""

@@ -20,13 +20,14 @@ from fauxrdma.runtime.revocation import copied, copy_payload
 from fauxrdma.wire.headers import Frame, encode_header
 from fauxrdma.wire.link_hello import ANSWER_BYTES, check_answer, encode_hello
 
-__all__ = ["LocalLink", "PeerLink", "TcpLink"]
+__all__ = ["HeldLink", "LocalLink", "PeerLink", "TcpLink"]
 
 log = logging.getLogger(__name__)
 
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _JOIN_BELOW_BYTES = 4096
 _LOCAL_FRAMES = 8
+_HELD_FRAMES = 256
 _CONNECT_TIMEOUT_S = 5.0
 _RETRY_S = 1.0
 """A dead link is tried again when there is something to send and this much wall time has passed."""
@@ -221,6 +222,38 @@ class TcpLink:
         self._task.cancel()
         with contextlib.suppress(OSError):
             self._release()
+
+
+class HeldLink:
+    """In place of the link of a flow that is paused: keeps its frames for when it moves again, which is by as much
+    later that they arrive. `now_ns()` is fabric time."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._frames: deque[tuple[int, Frame]] = deque()
+        self.writable = True
+
+    def send(self, frame: Frame) -> None:
+        """Keep a frame. The fabric's buffers take some: a requester's timers run while what it sent is stuck there."""
+        self._frames.append((self._now_ns(), frame))
+        self.writable = len(self._frames) < _HELD_FRAMES
+
+    def release(self, link: PeerLink | None) -> None:
+        """Send what was kept over `link`; None: it is lost."""
+        frames, self._frames = self._frames, deque()
+        if link is not None:
+            for since_ns, frame in frames:
+                if frame.arrival_ns:
+                    frame.arrival_ns += self._now_ns() - since_ns
+                link.send(frame)
+
+    def let_go(self, memory: object) -> None:
+        """As in PeerLink."""
+        copy_payload((frame for _, frame in self._frames), memory)
+
+    def close(self) -> None:
+        """Drop what is kept."""
+        self._frames.clear()
 
 
 class LocalLink:

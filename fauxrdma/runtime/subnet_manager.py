@@ -12,18 +12,19 @@ import errno
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import cast
 
 from fauxrdma.errors import ConfigError, RemoteProtocolError, SetupError
 from fauxrdma.fabric.dilation import MAX_BURST, choose_dilation, choose_quantum
 from fauxrdma.fabric.subnet import SubnetManager
+from fauxrdma.runtime.fabric_faults import FabricFaults
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.runtime.link_changes import LinkChanges
+from fauxrdma.runtime.manager_connection import ManagerConnection
 from fauxrdma.runtime.multicast_manager import MulticastManager
 from fauxrdma.runtime.subnet_state import SubnetState, check_version
 from fauxrdma.runtime.time_service import TimeService
 from fauxrdma.topology.graph import Topology
-from fauxrdma.wire.control import Message, MessageBuffer, pack_frame
+from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import (
     CONTROL_VERSION,
     ClockGo,
@@ -50,26 +51,23 @@ from fauxrdma.wire.fabric_messages import (
     MulticastLeave,
     NodeHello,
     NodeWelcome,
+    PathAnswer,
     PathQuery,
     PathsApplied,
     PeerTraffic,
     RateGrant,
     ReadyQuery,
-    Refusal,
     ReportQuery,
     SweepQuery,
 )
+from fauxrdma.wire.fault_messages import FaultClear, FaultEvent, FaultQuery
 
 __all__ = ["CLOCKS", "SubnetManagerService"]
 
 VIRTUAL_QUANTUM_DILATION = 1000.0
 CLOCKS = ("paced", "virtual", "none")
-HELLO_TIMEOUT_S = 10.0
-"""A connection that has not introduced itself by then is closed."""
 FLUSH_TIMEOUT_S = 5.0
 """A report waits this long for daemons to flush (a stopped one never does), then goes out with what is there."""
-MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""A peer that lets more than this pile up does not read; it is cut off."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ _log = logging.getLogger(__name__)
 class _Flush:
     """A report in the making: `waiting` are the nodes that have yet to flush."""
 
-    lab: _Connection
+    lab: ManagerConnection
     reset: bool
     waiting: set[int] = field(default_factory=set)
     timer: asyncio.TimerHandle | None = None
@@ -128,11 +126,15 @@ class SubnetManagerService:
         for message in (*self.state.manager.routes.messages, *self.state.manager.routes.warnings):
             _log.warning("%s", message)
         self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
-        self._nodes: dict[int, _Connection] = {}
+        self._connections: set[ManagerConnection] = set()
+        self._nodes: dict[int, ManagerConnection] = {}
         self._links = LinkChanges(self.state, self.now_ns, lambda: self._nodes, self._tell, self._schedule_regrant)
+        self._faults = FabricFaults(
+            self.state, self._links, topology.events, self.now_ns, lambda: self._nodes, self._tell,
+            self._schedule_regrant,
+        )  # fmt: skip
         self._multicast = MulticastManager(self.state, lambda: self._nodes, self._tell, self._trees_changed)
-        self._ready_queries: list[_Connection] = []
+        self._ready_queries: list[ManagerConnection] = []
         self._flushes: dict[int, _Flush] = {}
         self._next_token = 1
         self._assembled = False
@@ -143,9 +145,17 @@ class SubnetManagerService:
         self._time: TimeService | None = None
         if clock == "virtual":
             self._time = TimeService(
-                topology.hosts, self._tell, self._links.next_ns, self._links.poll, lambda: self._regrant_due,
+                topology.hosts, self._tell, self._next_ns, self._carry_out, lambda: self._regrant_due,
                 self._deadlocked,
             )  # fmt: skip
+
+    def _next_ns(self) -> int | None:
+        """When `_carry_out` has something to do."""
+        return min((at for at in (self._faults.next_ns(), self._links.next_ns()) if at is not None), default=None)
+
+    def _carry_out(self) -> None:
+        self._faults.poll()
+        self._links.poll()
 
     def _deadlocked(self, verdict: str) -> None:
         self.verdict = verdict
@@ -161,7 +171,7 @@ class SubnetManagerService:
         """Listen; returns the address really used. Raises SetupError if that is not possible."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Connection(self), host, port)
+            self._server = await loop.create_server(lambda: ManagerConnection(self), host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise SetupError(
@@ -185,6 +195,7 @@ class SubnetManagerService:
         self._flushes.clear()
         self._multicast.close()
         self._links.close()
+        self._faults.close()
         if self._time is not None:
             self._time.close()
         if server is not None:
@@ -192,11 +203,11 @@ class SubnetManagerService:
 
     # -- called by connections
 
-    def connected(self, connection: _Connection) -> None:
+    def connected(self, connection: ManagerConnection) -> None:
         """A peer connected; it has yet to introduce itself."""
         self._connections.add(connection)
 
-    def disconnected(self, connection: _Connection) -> None:
+    def disconnected(self, connection: ManagerConnection) -> None:
         """A connection is gone. If it was a node's, the node is lost."""
         self._connections.discard(connection)
         node = connection.node
@@ -215,7 +226,7 @@ class SubnetManagerService:
         if self._assembled:
             self._send_directory()
 
-    def greet(self, connection: _Connection, message: Message) -> None:
+    def greet(self, connection: ManagerConnection, message: Message) -> None:
         """Handle the first message of a connection. Raises RemoteProtocolError to refuse it."""
         if isinstance(message, NodeHello):
             hcas = self.state.join(message)
@@ -238,6 +249,7 @@ class SubnetManagerService:
                 )
             )
             self._links.node_joined(message.node)
+            self._faults.node_joined(message.node)
             self._multicast.node_joined(message.node)
             if self.state.complete:
                 self._assembled = True
@@ -258,7 +270,7 @@ class SubnetManagerService:
                 f"a conversation starts with NodeHello or LabHello, not with {type(message).__name__}"
             )
 
-    def from_node(self, connection: _Connection, node: int, message: Message) -> None:
+    def from_node(self, connection: ManagerConnection, node: int, message: Message) -> None:
         """Handle a later message of an HCA daemon. Raises RemoteProtocolError to refuse it."""
         if isinstance(message, ClockWord) and self._time is not None:
             self._time.said(node, message)
@@ -279,9 +291,8 @@ class SubnetManagerService:
         elif isinstance(message, PeerTraffic):
             self.state.count_peers(node, message)
         elif isinstance(message, PathQuery):
-            own = self.state.owns(node, message.slid)
-            answer = self.state.paths.tell if own else self.state.paths.describe
-            connection.send(answer(message.slid, message.dlid, message.label))
+            self._faults.start()
+            self._faults.ask(lambda: connection.send(self._path_answer(node, message)))
         elif isinstance(message, GidQuery):
             connection.send(self.state.find_gid(message))
         elif isinstance(message, GidsChanged):
@@ -289,7 +300,7 @@ class SubnetManagerService:
         elif isinstance(message, PathsApplied):
             self._links.applied(node, message.token)
         elif isinstance(message, MulticastJoin):
-            self._multicast.join(node, message)
+            self._faults.ask(lambda: self._multicast.join(node, message))
         elif isinstance(message, MulticastLeave):
             self._multicast.leave(node, message)
         elif isinstance(message, MulticastApplied):
@@ -299,7 +310,7 @@ class SubnetManagerService:
         else:
             raise RemoteProtocolError(f"an HCA daemon may not send {type(message).__name__} to the subnet manager")
 
-    def from_lab(self, connection: _Connection, message: Message) -> None:
+    def from_lab(self, connection: ManagerConnection, message: Message) -> None:
         """Handle a later message of a lab. Raises RemoteProtocolError to refuse it."""
         if isinstance(message, ReadyQuery):
             if self.state.complete:
@@ -323,6 +334,13 @@ class SubnetManagerService:
                 pids, names = [message.pids[at] for at in own], [message.names[at] for at in own]
                 self._tell(node, ClockRanks([node] * len(own), pids, names))
             connection.send(ClockRanksKnown())
+        elif isinstance(message, FaultEvent):
+            self._faults.inject(message, connection.send)
+            self._schedule_regrant()  # in virtual time the next deadline may be another
+        elif isinstance(message, FaultClear):
+            self._faults.clear(message, connection.send)
+        elif isinstance(message, FaultQuery):
+            connection.send(self._faults.list())
         else:
             raise RemoteProtocolError(f"a lab may not send {type(message).__name__} to the subnet manager")
 
@@ -330,6 +348,11 @@ class SubnetManagerService:
         """A daemon was sent a message."""
         if self._time is not None and not isinstance(message, ClockGo | ClockLook):
             self._time.keeper.told(node)
+
+    def _path_answer(self, node: int, query: PathQuery) -> PathAnswer:
+        own = self.state.owns(node, query.slid)
+        answer = self.state.paths.tell if own else self.state.paths.describe
+        return answer(query.slid, query.dlid, query.label)
 
     # -- rates
 
@@ -365,7 +388,7 @@ class SubnetManagerService:
 
     # -- reports
 
-    def _start_report(self, lab: _Connection, reset: bool) -> None:
+    def _start_report(self, lab: ManagerConnection, reset: bool) -> None:
         token, self._next_token = self._next_token, self._next_token + 1
         flush = self._flushes[token] = _Flush(lab, reset, set(self._nodes))
         flush.timer = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self._finish_report, token)
@@ -390,81 +413,8 @@ class SubnetManagerService:
         if flush.waiting:
             _log.warning("nodes %s did not flush their counters within %g s", sorted(flush.waiting), FLUSH_TIMEOUT_S)
         now = self.now_ns()
-        flush.lab.send(self.state.report(now))
+        report, faults = self.state.report(now), self._faults.list()
+        report.faults, report.link_errors = faults.faults, faults.errors
+        flush.lab.send(report)
         if flush.reset:
             self.state.reset(now)
-
-
-class _Connection(asyncio.Protocol):
-    """One peer. Turns bytes into messages for the service and refuses a peer that breaks the rules."""
-
-    def __init__(self, service: SubnetManagerService) -> None:
-        self._service = service
-        self._buffer = MessageBuffer()
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.node: int | None = None
-        self.is_lab = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
-        self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._no_hello)
-        self._service.connected(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer.feed(data)
-        try:
-            for message in self._buffer:
-                self._handle(message)
-        except RemoteProtocolError as error:
-            self.refuse(str(error))
-
-    def _handle(self, message: Message) -> None:
-        if self.node is not None:
-            self._service.from_node(self, self.node, message)
-        elif self.is_lab:
-            self._service.from_lab(self, message)
-        else:
-            self._service.greet(self, message)
-            self._stop_timer()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._stop_timer()
-        self._service.disconnected(self)
-
-    def send(self, message: Message) -> None:
-        """Send, unless the peer is gone; cut it off if it does not read."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._transport.write(pack_frame(message))
-        if self.node is not None:
-            self._service.told(self.node, message)
-        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            _log.warning("a peer (node %s) does not read what it is sent: cut off", self.node)
-            self._transport.abort()
-
-    def refuse(self, reason: str) -> None:
-        """Tell the peer why it is not served, and close."""
-        _log.info("refused: %s", reason)
-        self.send(Refusal(reason))
-        self.close()
-
-    def close(self, *, now: bool = False) -> None:
-        """Close once what was written is out; with `now` at once. Further input is ignored."""
-        transport, self._transport = self._transport, None
-        self._stop_timer()
-        if transport is None:
-            return
-        if now and transport.get_write_buffer_size():
-            transport.abort()
-        else:
-            transport.close()
-
-    def _no_hello(self) -> None:
-        self.refuse(f"no NodeHello or LabHello within {HELLO_TIMEOUT_S:g} s")
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fauxrdma.errors import ConfigError, FabricUnhealthy, LocalProtocolError, RemoteProtocolError
+from fauxrdma.fabric.faults import Effects
 from fauxrdma.fabric.flow_ways import FlowWays
 from fauxrdma.fabric.model import FabricModel
 from fauxrdma.fabric.subnet import Path, SubnetManager
@@ -40,6 +41,7 @@ from fauxrdma.wire.fabric_messages import (
     PeerTraffic,
     SprayCounter,
 )
+from fauxrdma.wire.fault_messages import LinkErrors
 
 __all__ = ["SubnetState"]
 
@@ -69,6 +71,7 @@ class SubnetState:
         self._traffic = TrafficAccount(manager)
         self._debt: Counter[int] = Counter()
         self._retransmits = 0
+        self.link_errors: dict[str, LinkErrors] = {}  # since the start
         self._since = 0
         self.neighbours = Neighbours(hca for node in range(self.topology.hosts) for hca in self.hcas(node))
 
@@ -152,6 +155,14 @@ class SubnetState:
         return entries
 
     # -- flows
+
+    def set_effects(self, effects: Effects) -> None:
+        """Faults have begun or ended: rates and paths are others now."""
+        slower = effects.slowdown.keys() | self.paths.effects.slowdown.keys()
+        self.paths.effects = effects
+        self._model.set_capacities(
+            {link: int(self.manager.payload_rate(link).bits_per_s * effects.slowdown.get(link, 1.0)) for link in slower}
+        )
 
     def flow_start(self, node: int, start: FlowStart, now: int) -> bool:
         """A flow of `node` has data. Starting one that is active moves it. Returns whether the daemon's path is another
@@ -305,6 +316,11 @@ class SubnetState:
         low, high = _DEBT_RANGE
         self._debt.update(min(max(sample, low), high) for sample in counters.debt_permille)
         self._retransmits += counters.retransmits
+        for errors in counters.errors:
+            total = self.link_errors.setdefault(errors.link, LinkErrors(errors.link, 0, 0, 0))
+            total.symbol_errors += errors.symbol_errors
+            total.link_error_recoveries += errors.link_error_recoveries
+            total.frames_lost += errors.frames_lost
 
     def _check_spray(self, node: int, spray: SprayCounter) -> None:
         self.check_own(node, spray.slid)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from fauxrdma.fabric.timekeeper import Go, Look, NodeWord, Timekeeper, Verdict
+from fauxrdma.fabric.timekeeper import Go, Look, NodeWord, Timekeeper, Turn, Verdict
 from fauxrdma.units import format_ns
 from fauxrdma.wire.control import Message
-from fauxrdma.wire.fabric_messages import ClockGo, ClockLook, ClockWord
+from fauxrdma.wire.fabric_messages import ClockGo, ClockLook, ClockTurn, ClockWord
 
 __all__ = ["TimeService"]
 
@@ -27,7 +27,7 @@ _MOSTLY = 0.8
 
 
 class TimeService:
-    """`send(node, message)` reaches a daemon. `due_ns()`: when the subnet manager has something to do; `carry_out(now)`
+    """`send(node, message)` reaches a daemon. `due_ns()`: when the subnet manager has something to do; `carry_out()`
     does it. `busy()`: whether it has begun something that ends by itself. `nodes`: how many there will be."""
 
     def __init__(
@@ -121,9 +121,13 @@ class TimeService:
         if isinstance(order, Go):
             self._since_s = None
             self._pause_s = _SHORTEST_PAUSE_S
-            self._carry_out()
             for node in self.keeper.nodes:
                 self._send(node, ClockGo(order.step, order.now_ns))
+        elif isinstance(order, Turn):
+            self._since_s = None
+            for node in self.keeper.nodes:
+                self._send(node, ClockTurn(order.now_ns))
+            self._carry_out()
         elif isinstance(order, Look):
             for node in self.keeper.nodes:
                 self._send(node, ClockLook(order.number, order.phase))

@@ -9,6 +9,7 @@ booked on the path in force.
 from __future__ import annotations
 
 from fauxrdma.errors import FabricUnhealthy
+from fauxrdma.fabric.faults import Effects
 from fauxrdma.fabric.flow_ways import Flow, FlowWays
 from fauxrdma.fabric.sweep import LivingSubnet
 from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
@@ -27,6 +28,8 @@ class ToldPaths:
         self._subnet = subnet
         self._ways = ways
         self._manager = subnet.manager
+        self._names = {link.id: link.name for link in self._manager.topology.links}
+        self.effects = Effects()
         self._told: dict[Flow, PathAnswer] = {}
         self._in_force: dict[Flow, Ways] = {}
         self._coming: dict[Flow, Ways] = {}
@@ -42,14 +45,31 @@ class ToldPaths:
         found = [self._subnet.follow(way) for way in path.ways or (path.links,)]
         lost = [number for number, way in enumerate(found) if way.lost_at]
         names = [self._manager.topology.links[link].name for link in path.links]
+        effects = self.effects
+        slowest = min((self._rate_bps(link) for link in path.links if link in effects.slowdown), default=None)
+        rate_bps = path.rate.bits_per_s if slowest is None else min(slowest, path.rate.bits_per_s)
+        lost_at = found[0].lost_at if len(lost) == len(found) else ""
         return PathAnswer(
-            slid, dlid, True, path.switches, names, path.latency_ns, path.rate.bits_per_s,
-            lost_at=found[0].lost_at if len(lost) == len(found) else "",
+            slid, dlid, True, path.switches, names, path.latency_ns + effects.delay_ns(path.links), rate_bps,
+            lost_at=lost_at or self._shut_out(slid, dlid),
+            hazards=effects.hazards(path.links, self._names),
+            stopped=effects.stopped(path.links),
             label=label,
             ways=len(found),
             lost_ways=lost if path.ways else [],
             sl=self._manager.routes.sl(slid, dlid),
         )  # fmt: skip
+
+    def _rate_bps(self, link: int) -> int:
+        """The payload rate of a link that is slower for now."""
+        return int(self._manager.payload_rate(link).bits_per_s * self.effects.slowdown[link])
+
+    def _shut_out(self, slid: int, dlid: int) -> str:
+        """The HCA that drops packets from another one for their P_Key, "" if it takes them."""
+        if not self.effects.partitions:
+            return ""
+        source, target = self._manager.node(slid).name, self._manager.node(dlid).name
+        return f"{target} (partition)" if self.effects.apart(source, target) else ""
 
     def _stuck_at(self, slid: int, dlid: int) -> str:
         """Where packets end that have no way; "" if there is no such HCA."""
@@ -65,7 +85,8 @@ class ToldPaths:
             return PathAnswer(slid, group, False, 0, [], 0, 0)
         names = [self._manager.topology.links[link].name for link in sent.links]
         rate = min(self._manager.payload_rate(link) for link in sent.links)
-        return PathAnswer(slid, group, True, 0, names, 0, rate.bits_per_s, members=dict(sent.latency_ns))
+        members = {lid: ns for lid, ns in sent.latency_ns.items() if not self._shut_out(slid, lid)}
+        return PathAnswer(slid, group, True, 0, names, 0, rate.bits_per_s, members=members)
 
     def tell(self, slid: int, dlid: int, label: int = 0) -> PathAnswer:
         """The answer to the daemon of `slid`, which will go by it and hear of changes."""

@@ -113,6 +113,7 @@ class VirtualDataPath(DataPath):
         self._received: Counter[int] = Counter()
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
+        self._turned = False
 
     def _make_timer(self, loop: asyncio.AbstractEventLoop) -> _NoTimer:
         return _NoTimer()
@@ -172,12 +173,19 @@ class VirtualDataPath(DataPath):
         heapq.heappush(self._calls, (self.clock.now_ns() + fabric_ns, self._order, call))
         self.on_news()
 
+    def turn(self, now_ns: int) -> None:
+        """What the subnet manager says next is of this fabric time. Applications hear of its consequences at the end of
+        a step, which is due at once."""
+        self._set_time(now_ns)
+        self._gate.shut()
+        self._turned = True
+
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def due_ns(self) -> int | None:
         """When the next step has something to do here; None for never."""
         due = [at for timer in self.timers if (at := timer.wake_at) is not None]
-        if self._rung:
+        if self._rung or self._turned:
             due.append(self.clock.now_ns())
         due += [frame.arrival_ns for _, frame in self._inbox]
         due += [at for at, _, _ in self._calls[:1]]
@@ -197,12 +205,9 @@ class VirtualDataPath(DataPath):
 
     def step(self, now_ns: int, done: Callable[[], None]) -> None:
         """Carry out what is due; `done()` on a later turn of the loop."""
-        assert isinstance(self.clock, VirtualClock)
-        self.clock.now = now_ns
-        self.woke = False
+        self._set_time(now_ns)
+        self.woke = self._turned = False
         self._gate.shut()
-        for timer in self.timers:
-            timer.now = now_ns
         rung, self._rung = self._rung, {}
         ages = _Ages(self.hcas)
         for lid, qpn in sorted(rung, key=lambda key: (key[0], ages.of(*key))):
@@ -220,6 +225,12 @@ class VirtualDataPath(DataPath):
             heapq.heappop(self._calls)[2]()
         self._tick()
         self._loop.call_soon(self._finish, now_ns, done)  # behind what the above has put off
+
+    def _set_time(self, now_ns: int) -> None:
+        assert isinstance(self.clock, VirtualClock)
+        self.clock.now = now_ns
+        for timer in self.timers:
+            timer.now = now_ns
 
     def _lay_down(self, frame: Frame) -> None:
         payload, frame.payload, frame.extents = frame.payload, (), ()

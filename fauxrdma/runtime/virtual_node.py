@@ -10,7 +10,7 @@ from fauxrdma.runtime.app_session import AppSession
 from fauxrdma.runtime.sleepers import SleepWatch, is_running
 from fauxrdma.runtime.virtual_data_path import VirtualDataPath
 from fauxrdma.wire.control import Message
-from fauxrdma.wire.fabric_messages import ClockGo, ClockLook, ClockRanks, ClockWord
+from fauxrdma.wire.fabric_messages import ClockGo, ClockLook, ClockRanks, ClockTurn, ClockWord
 
 __all__ = ["VirtualNode"]
 
@@ -66,6 +66,9 @@ class VirtualNode:
             self._data_path.step(msg.now_ns, self._stepped)
         elif isinstance(msg, ClockLook):
             self._look(msg)
+        elif isinstance(msg, ClockTurn):
+            self._data_path.turn(msg.now_ns)
+            self.news()
         elif isinstance(msg, ClockRanks):
             self._ranks.update(zip(msg.pids, msg.names, strict=True))
             self.news()

@@ -21,6 +21,7 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.topology.host_shape import HostShape
 from fauxrdma.topology.routing_choice import INFINIBAND, IWARP, ROCEV1, ROCEV2, ROUTING_ENGINES, parse_routing
 from fauxrdma.units import Rate
+from fauxrdma.wire.fault_messages import FaultEvent
 
 __all__ = [
     "CUT_THROUGH",
@@ -137,6 +138,8 @@ class Topology:
         self.islands = islands
         self.routed = routed
         self.compute = compute
+        self.events: list[FaultEvent] = []
+        """Faults on the fabric's timeline, with the names of what is there."""
         self._from: dict[str, list[Link]] = {name: [] for name in nodes}
         for link in links:
             if link.src in self._from:

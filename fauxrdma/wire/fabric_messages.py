@@ -49,6 +49,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from fauxrdma.wire.control import Message, message
+from fauxrdma.wire.fault_messages import FaultRecord, Hazard, LinkErrors
 
 __all__ = [
     "CONTROL_VERSION",
@@ -56,6 +57,7 @@ __all__ = [
     "ClockLook",
     "ClockRanks",
     "ClockRanksKnown",
+    "ClockTurn",
     "ClockWord",
     "Counters",
     "Directory",
@@ -103,7 +105,7 @@ __all__ = [
     "SweepReport",
 ]
 
-CONTROL_VERSION = 8
+CONTROL_VERSION = 9
 """Version of these messages. A hello with another version is answered with Refusal and the connection is closed."""
 
 
@@ -255,7 +257,9 @@ class PathAnswer(Message):
     free of deadlock (dfsssp).
 
     To a multicast LID: `links` are those of the tree, `latency_ns` 0, and `members` has the one-way latency in ns to
-    every HCA that is reached, by LID."""
+    every HCA that is reached, by LID.
+
+    `hazards` are its links that lose or damage packets, `stopped` the priorities that do not move for now."""
 
     slid: int
     dlid: int
@@ -270,6 +274,8 @@ class PathAnswer(Message):
     ways: int = 1
     lost_ways: list[int] = field(default_factory=list)
     sl: int = 0
+    hazards: list[Hazard] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
 
 
 @message
@@ -417,13 +423,15 @@ class Counters(Message):
     """What a daemon sent, and what it laid into memory, since its last Counters: each end knows the way between its
     HCAs and its memories, the sender also what lies between. `debt_permille` are samples of fidelity debt: (real -
     modelled) time over the modelled time of the operation, in thousandths. `retransmits` counts frames sent again.
-    `sprayed` tells of sprayed flows over which ways their bytes went; `pairs` has them too."""
+    `sprayed` tells of sprayed flows over which ways their bytes went; `pairs` has them too. `errors` is what links with
+    a fault did to its packets."""
 
     pairs: list[PairCounter]
     debt_permille: list[int]
     retransmits: int
     sprayed: list[SprayCounter] = field(default_factory=list)
     landed: list[LandedCounter] = field(default_factory=list)
+    errors: list[LinkErrors] = field(default_factory=list)
 
 
 @message
@@ -545,7 +553,8 @@ class PairReport(Message):
 @message
 class FabricReport(Message):
     """What the fabric carried. `elapsed_ns` is fabric time since start or the last reset. Debt figures in percent.
-    `routing` is the engine really used, `routing_messages` why it is another than the wanted one, and warnings."""
+    `routing` is the engine really used, `routing_messages` why it is another than the wanted one, and warnings.
+    `faults` are those of the fabric since its start, `link_errors` what links did to packets since then."""
 
     fabric: str
     clock: str
@@ -560,6 +569,8 @@ class FabricReport(Message):
     lost_nodes: list[int]
     routing: str = ""
     routing_messages: list[str] = field(default_factory=list)
+    faults: list[FaultRecord] = field(default_factory=list)
+    link_errors: list[LinkErrors] = field(default_factory=list)
 
 
 # Virtual time (clock `virtual`, fabric/timekeeper.py).
@@ -570,6 +581,13 @@ class ClockGo(Message):
     """Subnet manager to daemon: fabric time is `now_ns`; carry out what is due and answer with ClockWord."""
 
     step: int
+    now_ns: int
+
+
+@message
+class ClockTurn(Message):
+    """Subnet manager to daemon: fabric time is `now_ns` for the messages that follow, of what was due there."""
+
     now_ns: int
 
 

@@ -8,10 +8,10 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fauxrdma.fabric.timekeeper import POLL_NS, Go, Look, NodeWord, Timekeeper, Verdict
+from fauxrdma.fabric.timekeeper import POLL_NS, Go, Look, NodeWord, Timekeeper, Turn, Verdict
 
 
-def asleep(keeper: Timekeeper, due_ns: int | None = None) -> Go | Look | Verdict:
+def asleep(keeper: Timekeeper, due_ns: int | None = None) -> Go | Turn | Look | Verdict:
     """What comes after both phases of a look that finds all asleep."""
     for phase in (1, 2):
         look = keeper.next(due_ns)
@@ -38,7 +38,7 @@ class TestCases:
         assert asleep(keeper, due_ns=500) == Go(1, 300)
 
     def test_the_subnet_managers_own_deadline_counts(self) -> None:
-        assert asleep(two_nodes(due_ns=700), due_ns=500) == Go(1, 500)
+        assert asleep(two_nodes(due_ns=700), due_ns=500) == Turn(500)
 
     def test_an_overdue_deadline_does_not_turn_time_back(self) -> None:
         keeper = two_nodes(due_ns=100)

@@ -12,6 +12,7 @@ import pytest_asyncio
 from fabric_peers import Peer, hello
 
 from fauxrdma.errors import ConfigError, SetupError
+from fauxrdma.runtime import manager_connection
 from fauxrdma.runtime import subnet_manager as module
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.runtime.subnet_manager import SubnetManagerService
@@ -396,7 +397,7 @@ async def test_garbage_is_refused(serve: Serve, garbage: bytes) -> None:
 
 
 async def test_silence_instead_of_a_hello_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HELLO_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(manager_connection, "HELLO_TIMEOUT_S", 0.05)
     _, address = await serve()
     polite, _ = await Peer.node(address, 0)
     peer = await Peer.connect(address)

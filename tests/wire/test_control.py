@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fauxrdma.abi import control_verbs
 from fauxrdma.errors import LocalProtocolError, RemoteProtocolError
-from fauxrdma.wire import fabric_messages
+from fauxrdma.wire import fabric_messages, fault_messages
 from fauxrdma.wire.control import MAX_CONTROL_BYTES, Message, MessageBuffer, decode, encode, message, pack_frame
 from fauxrdma.wire.fabric_messages import (
     Directory,
@@ -27,10 +27,11 @@ from fauxrdma.wire.fabric_messages import (
     RateGrant,
     SprayCounter,
 )
+from fauxrdma.wire.fault_messages import FaultRecord, Hazard, LinkErrors
 
 MESSAGES = [
     value
-    for module in (fabric_messages, control_verbs)
+    for module in (fabric_messages, fault_messages, control_verbs)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Message) and value is not Message
 ]
@@ -74,6 +75,10 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "list[PortChange]": st.just([PortChange(1, 4)]),
         "bytes": st.binary(max_size=100),
         "list[PairReport]": st.just([]),
+        "list[list[str]]": st.just([["n0"], ["n1.hca1", "n2"]]),
+        "list[FaultRecord]": st.just([FaultRecord(1, "link-down", "a->b", "link-down a->b", "over", 5, 9)]),
+        "list[Hazard]": st.just([Hazard("a->b", 0.5, 1e-9)]),
+        "list[LinkErrors]": st.just([LinkErrors("a->b", 1, 0, 2)]),
     }
     return known[hint]
 
