@@ -139,14 +139,14 @@ class PeerSet:
         """Have the HCA and the peers on this node announce what they do, on these file descriptors. Poll once more
         before you sleep."""
         fds = [peer.exit_fd for peer in self._near if peer.failure is None and peer.exit_fd >= 0 and not peer.under_way]
-        if self.context.virtual is not None:
-            timer = self.context.virtual.timer
-            for peer in self._near:
-                timer.wake_by(peer.due_ns())
-            fds.append(timer.fd)
         if self._bell is not None:
             self._bell.about_to_sleep()
             fds.append(self._bell.fd)
+        if self.context.virtual is not None:
+            timer = self.context.virtual.timer
+            for peer in self._near:  # behind the bell: what is announced from here on rings it
+                timer.wake_by(peer.due_ns())
+            fds.append(timer.fd)
         if self._far:
             self._cq.req_notify()
             fds.append(self._completion_channel.fd)
@@ -157,13 +157,15 @@ class PeerSet:
         if self._bell is not None:
             self._bell.awake()
         if self.context.virtual is not None:
-            self.context.virtual.timer.stay_asleep()
+            self.context.virtual.timer.silence()
         if self._completion_channel.fd in ready and self._completion_channel.get_cq_event(timeout_s=0) is not None:
             self._cq.ack_events(1)
         happened = self.poll()
         for peer in self._near:
             if peer.exit_fd in ready and not peer.check_alive():
                 happened = True
+        if happened and self.context.virtual is not None:
+            self.context.virtual.timer.forget()
         return happened
 
     def _take(self, completions: list[WC]) -> None:

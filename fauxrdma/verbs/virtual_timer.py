@@ -41,10 +41,14 @@ class VirtualTimer:
         if at_ns is not None and (before is None or at_ns < before):
             self._timer.wake_at = at_ns
 
-    def stay_asleep(self) -> None:
+    def silence(self) -> None:
+        """What was announced is heard. A time that is still to come stays asked for: who wakes for a moment by the wall
+        clock must not hide from the daemon what it waits for, or fabric time goes past it."""
+        self._clear()
+
+    def forget(self) -> None:
         """Have nothing announced any more."""
         self._timer.wake_at = None
-        self._clear()
 
     def sleep_until(self, at_ns: int) -> None:
         """Wait for a fabric time. Raises VerbsError(EIO) when the daemon is gone."""
