@@ -22,12 +22,14 @@ _MAX_BASE_CHARS = 80
 
 
 class LabDirectory:
-    """Created, with mode 0700, by the constructor; removed by `remove`, which is idempotent."""
+    """Created, with mode 0700, by the constructor; removed by `remove`, which is idempotent. `within` is the folder that
+    it is made in, the system's temporary one unless given."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Path | None = None) -> None:
         base = tempfile.gettempdir()
         base = base if len(base) <= _MAX_BASE_CHARS else "/tmp"
         _remove_abandoned(Path(base))
+        base = str(within) if within is not None else base
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         # Locked before it has its name: a directory is never seen with a lock that is free.
         unnamed = self.path / f"{_LOCK}.new"

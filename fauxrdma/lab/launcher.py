@@ -64,8 +64,9 @@ def parse_result_line(line: str) -> dict[str, str] | None:
     return {name: value for name, _, value in (token.partition("=") for token in tokens)}
 
 
-def resolve_command(command: Sequence[str]) -> list[str]:
-    """The argument vector for ``script.py args``, ``-m module args``, ``python script.py`` or any program.
+def resolve_command(command: Sequence[str], folder: Path | None = None) -> list[str]:
+    """The argument vector for ``script.py args``, ``-m module args``, ``python script.py`` or any program. A script's
+    path counts from `folder`, where it is to be started (default: here).
 
     ``python`` means the interpreter fauxrdma itself runs in, so that its virtual environment need not be activated.
     Raises ConfigError when there is nothing to run or no such file.
@@ -81,8 +82,8 @@ def resolve_command(command: Sequence[str]) -> list[str]:
             raise ConfigError("-m needs the name of a module, as in `-- -m my_package.train`")
         return [*interpreter, *command]
     if first.endswith(".py"):
-        if not Path(first).is_file():
-            raise ConfigError(f"there is no script {first} (looked in {Path.cwd()})")
+        if not (folder or Path()).joinpath(first).is_file():
+            raise ConfigError(f"there is no script {first} (looked in {folder or Path.cwd()})")
         return [*interpreter, *command]
     program = shutil.which(first)
     if program is None:
@@ -95,18 +96,19 @@ def run_job(
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
     on_line: Callable[[RankLine], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
 ) -> JobResult:
     """Run `command` once for every rank of `lab` and wait for all ranks.
 
-    `environment` is added to what ranks find in theirs. `on_line` gets every output line, `on_notice` what the
+    `environment` is added to what ranks find in theirs; they start in `folder` (default: here). `on_line` gets every output line, `on_notice` what the
     launcher itself has to say, `on_tick` is called several times a second. When one rank fails the others are ended.
     Raises CheckFailed for a rank that failed (SetupError when a module is missing), FabricUnhealthy when a daemon died;
     the error's notes hold the last lines of that rank.
     """
-    argv = resolve_command(command)
+    argv = resolve_command(command, folder)
     for stale in lab.stats_dir.glob("*"):
         stale.unlink()
     lab.check()
@@ -130,6 +132,7 @@ def run_job(
                 f"rank {rank} (node {place.node}, GPU {place.gpu})",
                 argv,
                 env={**os.environ, **(environment or {}), **lab.env_of_rank(rank)},
+                cwd=folder,
                 on_line=handler(rank, place.node),
                 die_with_parent=lab.may_tie_children,
             )

@@ -48,7 +48,8 @@ class LocalLab:
     fabric time lasts k of wall time. `profile` says what the HCAs can do, and how fast their ports are
     (ib/profiles.py; default: as the specification has it, at the rate of the cables). `routing` is an engine of
     fabric/routing, the fabric's unless given. `placement` says which rank sits where (topology/placement: ``block``,
-    ``cyclic``, ``rail-aligned``, ``random``, a file), on the nodes `on_nodes` of the fabric, all unless given. With
+    ``cyclic``, ``rail-aligned``, ``random``, a file), on the nodes `on_nodes` of the fabric, all unless given. `within`
+    is the folder for the lab's private directory; `verbose` daemons log who comes and goes. With
     clock ``virtual``, `trace` is a file that gets what happened (runtime/event_trace.py) when the lab is left.
     `compute` is what computing costs ranks in virtual time (topology/computing.py), the fabric's unless given.
 
@@ -73,6 +74,8 @@ class LocalLab:
         routing: str | None = None,
         placement: str = "block",
         on_nodes: Sequence[int] | None = None,
+        within: Path | None = None,
+        verbose: bool = False,
         trace: str | Path | None = None,
         compute: str | None = None,
     ) -> None:
@@ -103,6 +106,8 @@ class LocalLab:
         self._dilation_option = str(dilation)
         self._log_dir = Path(log_dir) if log_dir is not None else None
         self._trace = Path(trace) if trace is not None else None
+        self._within = within
+        self._verbose = verbose
         self._directory: LabDirectory | None = None
         self._manager: Child | None = None
         self._hcas: list[Child] = []
@@ -283,7 +288,7 @@ class LocalLab:
             require_free_port("127.0.0.1", self.master_port, "--master-port")
         else:
             self.master_port = free_port()
-        self._directory = LabDirectory()
+        self._directory = LabDirectory(self._within)
         self.stats_dir.mkdir()
         write_fabric_record(self._fabric_record, self.topology, self.seed)
         logs = self._log_dir or self.directory
@@ -324,6 +329,7 @@ class LocalLab:
         in_main = self.may_tie_children
         # -P: a directory named `daemons` where the user stands must not shadow ours.
         argv = [sys.executable, "-P", "-m", module, *arguments, *(["--die-with-parent"] if in_main else [])]
+        argv += ["--verbose"] if self._verbose else []
         log.unlink(missing_ok=True)
         return self.supervisor.start(name, argv, log=log, ready_option="--ready-fd", die_with_parent=in_main)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from fauxrdma.topology.schema import CableForm, FabricForm, Form, HostsForm, SwitchForm
+from fauxrdma.topology.schema import Form
 from fauxrdma.topology.yaml_document import YamlDocument
 from fauxrdma.topology.yaml_scan import Loc, Problem
 
 __all__ = ["did_you_mean", "parse_form"]
+
+F = TypeVar("F", bound=Form)
 
 _OTHER_WORDS = {
     "hcas": "gpus_per_hca and storage_hcas",
@@ -41,6 +43,25 @@ _OTHER_WORDS = {
     "latency": "switch_latency",
     "title": "name",
     "comment": "description",
+    # of labs
+    "hosts": "nodes",
+    "topology": "fabric",
+    "network": "fabric",
+    "preset": "fabric",
+    "gpus_per_node": "gpus",
+    "nproc": "gpus",
+    "nproc_per_node": "gpus",
+    "ranks": "gpus",
+    "script": "command",
+    "cmd": "command",
+    "run": "command",
+    "args": "command",
+    "environment": "env",
+    "limits": "resources",
+    "engine": "driver",
+    "threshold": "thresholds",
+    "faults": "events",
+    "hca": "profile",
 }
 """What others call the keys; spelling alone would not find them."""
 
@@ -55,10 +76,10 @@ def _close(given: object, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(str(given), list(known), n=1)
 
 
-def parse_form(document: YamlDocument) -> FabricForm | list[Problem]:
-    """The file's content, or everything that is wrong with its form, in order of position."""
+def parse_form(document: YamlDocument, form: type[F]) -> F | list[Problem]:
+    """The file's content as a `form`, or everything that is wrong with its form, in order of position."""
     try:
-        return FabricForm.model_validate(document.data)
+        return form.model_validate(document.data)
     except ValidationError as error:
         details = error.errors(include_url=False)
         # A misspelt key is both unknown and missing; the first says it all.
@@ -66,10 +87,10 @@ def parse_form(document: YamlDocument) -> FabricForm | list[Problem]:
             (*detail["loc"][:-1], guess)
             for detail in details
             if detail["type"] == "extra_forbidden"
-            for guess in _guesses(detail["loc"][-1], _keys(detail["loc"][:-1]))
+            for guess in _guesses(detail["loc"][-1], _keys(form, detail["loc"][:-1]))
         }
         found = {
-            _problem(document, detail)
+            _problem(document, form, detail)
             for detail in details
             if detail["type"] != "missing" or tuple(detail["loc"]) not in meant
         }
@@ -88,15 +109,15 @@ _KINDS = {
 }
 
 
-def _problem(document: YamlDocument, detail: Any) -> Problem:
+def _problem(document: YamlDocument, form: type[Form], detail: Any) -> Problem:
     loc: Loc = detail["loc"]
     kind: str = detail["type"]
     value = detail["input"]
     name = (f"entry {loc[-1] + 1}" if isinstance(loc[-1], int) else loc[-1]) if loc else "the file"
     if kind == "missing":
-        return document.problem(loc[:-1], f"{name!r} is missing here: add {name}: {_example(loc)}")
+        return document.problem(loc[:-1], f"{name!r} is missing here: add {name}: {_example(form, loc)}")
     if kind == "extra_forbidden":
-        known = _keys(loc[:-1])
+        known = _keys(form, loc[:-1])
         guess = _guesses(name, known)
         hint = f" (did you mean {guess[0]}?)" if guess else f" (known here: {', '.join(known)})"
         return document.problem(loc, f"unknown key {str(name)[:60]!r}{hint}", key=True)
@@ -107,7 +128,7 @@ def _problem(document: YamlDocument, detail: Any) -> Problem:
         hint = "" if isinstance(last, (dict, tuple, list)) else f' (did you mean "{shown}"?)'
         return document.problem(keys, f"{shown!r} is not a name: names are text{hint}", key=True)
     # What is empty has no position of its own: show the key.
-    message = _complaint(kind, name, value, detail.get("ctx", {}), _example(loc))
+    message = _complaint(kind, name, value, detail.get("ctx", {}), _example(form, loc))
     return document.problem(loc, message, key=value is None)
 
 
@@ -121,6 +142,8 @@ def _complaint(kind: str, name: object, value: object, context: dict[str, Any], 
         return f"{name!r} must be {_KINDS[kind]}, not {shown!r}{_conversion(kind, value, example)}"
     if kind == "greater_than_equal":
         return f"{name!r} must be at least {context['ge']}, not {shown}"
+    if kind == "greater_than":
+        return f"{name!r} must be more than {context['gt']}, not {shown}"
     if kind == "less_than_equal":
         return f"{name!r} must be at most {context['le']}, not {shown}"
     if kind == "literal_error":
@@ -147,22 +170,32 @@ def _guesses(given: object, known: list[str]) -> list[str]:
     return [other] if other.split(" and ")[0] in known else _close(given, known)
 
 
-def _form(loc: Loc) -> type[Form]:
+def _form_at(top: type[Form], loc: Loc) -> type[Form]:
     """The form that describes the mapping at a place in the file."""
-    forms: dict[int | str, type[Form]] = {"hosts": HostsForm, "switches": SwitchForm, "cables": CableForm}
-    return forms.get(loc[0], FabricForm) if loc else FabricForm
+    form = top
+    for part in loc:
+        field = next((field for name, field in form.model_fields.items() if part == (field.alias or name)), None)
+        form = (_inner_form(field.annotation) if field is not None else None) or form
+    return form
 
 
-def _keys(loc: Loc) -> list[str]:
+def _inner_form(annotation: Any) -> type[Form] | None:
+    """The form in ``Form | None``, ``list[Form]`` or ``dict[str, Form]``."""
+    if isinstance(annotation, type) and issubclass(annotation, Form):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _inner_form(inner)) is not None), None)
+
+
+def _keys(top: type[Form], loc: Loc) -> list[str]:
     """The keys that the form has at a place in the file."""
-    return [field.alias or name for name, field in _form(loc).model_fields.items()]
+    return [field.alias or name for name, field in _form_at(top, loc).model_fields.items()]
 
 
-def _example(loc: Loc) -> str:
+def _example(top: type[Form], loc: Loc) -> str:
     """What one could write at a place in the file."""
     if len(loc) == 2 and loc[0] in ("switches", "cables"):
         return "{ports: 40}" if loc[0] == "switches" else "{from: leaf1, to: spine1, rate: 200Gbps, length: 3m}"
-    for name, field_info in _form(loc[:-1]).model_fields.items():
+    for name, field_info in _form_at(top, loc[:-1]).model_fields.items():
         if loc and loc[-1] == (field_info.alias or name):
             if field_info.examples:
                 return str(field_info.examples[0])

@@ -63,7 +63,7 @@ def fabric_file_warnings(path: str) -> list[Problem]:
 
 
 def _check(document: YamlDocument) -> tuple[FabricForm | None, list[Problem], list[Problem]]:
-    form = parse_form(document)
+    form = parse_form(document, FabricForm)
     if isinstance(form, list):
         return None, form, []
     assembly = FileAssembly(document, form, form.hosts.count)

@@ -18,6 +18,7 @@ from fauxrdma.topology.routing_choice import ENGINE_NAMES, ROOTED_ENGINES, parse
 from fauxrdma.units import (
     LENGTH_PATTERN,
     RATE_PATTERN,
+    SIZE_PATTERN,
     TIME_PATTERN,
     Rate,
     parse_length_m,
@@ -26,7 +27,7 @@ from fauxrdma.units import (
     parse_time_ns,
 )
 
-__all__ = ["MTUS", "ComputeField", "LengthField", "MtuField", "RateField", "RoutingField", "TimeField"]
+__all__ = ["MTUS", "ComputeField", "LengthField", "MtuField", "RateField", "RoutingField", "SizeField", "TimeField"]
 
 T = TypeVar("T")
 
@@ -115,6 +116,8 @@ LengthField = Annotated[float, _with_unit(parse_length_m, _length_guess), _text(
 """In metres."""
 TimeField = Annotated[int, _with_unit(parse_time_ns, _time_guess), _text(TIME_PATTERN, "130ns", "1.5us")]
 """In nanoseconds."""
+SizeField = Annotated[int, _with_unit(parse_size, _size_guess), _text(SIZE_PATTERN, "2GiB", "512MiB")]
+"""In bytes."""
 MtuField = Annotated[
     int,
     _with_unit(_is_mtu, _size_guess),

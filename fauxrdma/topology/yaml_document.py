@@ -26,7 +26,8 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class YamlDocument:
-    """A parsed file. `data` is plain dicts, lists and scalars; `problem` makes a Problem from a path into it."""
+    """A parsed file. `text` is what it holds, `data` the same as plain dicts, lists and scalars; `problem` makes a Problem
+    from a path into it."""
 
     def __init__(
         self, path: str, text: str | None = None, expects: str = "a fabric needs name, hosts, switches, cables"
@@ -35,9 +36,9 @@ class YamlDocument:
         ConfigError: file missing or unreadable, not YAML, not a mapping."""
         self.path = path
         self._values = 0
-        text = self._read() if text is None else text
+        self.text = self._read() if text is None else text
         try:
-            self._root = _parse(text, expects)
+            self._root = _parse(self.text, expects)
             self.data: dict[Any, Any] = self._plain(self._root, 0, (0, 0))
         except YamlRefused as refused:
             raise ConfigError(refused.problem.at(path)) from None
