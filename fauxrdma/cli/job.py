@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fauxrdma.cli.algorithm_check import check_algorithm
@@ -32,6 +32,7 @@ __all__ = [
     "counted",
     "describe_pace",
     "run_on_fabric",
+    "run_on_lab",
 ]
 
 NAME_SEPARATOR = " / "
@@ -41,7 +42,7 @@ NAME_SEPARATOR = " / "
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What to run, where and how. `fabric` is as the user typed it; `name` is what the run is called beside others
-    (default: the fabric)."""
+    (default: the fabric). `environment` is added to that of the ranks, which start in `folder` (default: here)."""
 
     command: list[str]
     fabric: str
@@ -60,6 +61,8 @@ class JobSpec:
     transport: str | None = None
     algorithm: str | None = None
     name: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
     trace: Path | None = None
     compute: str | None = None
 
@@ -80,7 +83,7 @@ class CheckedJob:
 
 def check_job(spec: JobSpec) -> CheckedJob:
     """Find what is wrong with the input before any process is started. Raises ConfigError."""
-    resolve_command(spec.command)
+    resolve_command(spec.command, spec.folder)
     if spec.dilation != "auto":
         try:
             float(spec.dilation)
@@ -132,23 +135,29 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         compute=spec.compute,
     )
     with lab:
-        pace = describe_pace(lab)
-        used = counted(len(lab.placement.nodes), "node")
-        progress.stage(name, f"running {counted(lab.world_size, 'rank')} on {used}, {pace}")
-        result = run_and_report(
-            lab,
-            spec.command,
-            fabric=spec.fabric,
-            name=name,
-            algorithm=spec.algorithm or "",
-            environment={ALGO_VARIABLE: spec.algorithm} if spec.algorithm is not None else None,
-            on_line=progress.line,
-            on_notice=progress.notice,
-            on_tick=progress.tick,
-            on_collect=lambda: progress.stage(name, "collecting counters and tearing down"),
-        )
+        result = run_on_lab(lab, spec, progress)
     progress.done(name, result)
     return result
+
+
+def run_on_lab(lab: LocalLab, spec: JobSpec, progress: Progress) -> RunResult:
+    """Run the job on a fabric that is up; what it did. Raises what run_job raises."""
+    name = spec.called
+    used = counted(len(lab.placement.nodes), "node")
+    progress.stage(name, f"running {counted(lab.world_size, 'rank')} on {used}, {describe_pace(lab)}")
+    return run_and_report(
+        lab,
+        spec.command,
+        fabric=spec.fabric,
+        name=name,
+        algorithm=spec.algorithm or "",
+        environment={**spec.environment, **({ALGO_VARIABLE: spec.algorithm} if spec.algorithm is not None else {})},
+        folder=spec.folder,
+        on_line=progress.line,
+        on_notice=progress.notice,
+        on_tick=progress.tick,
+        on_collect=lambda: progress.stage(name, "collecting counters and tearing down"),
+    )
 
 
 def describe_pace(lab: LocalLab) -> str:

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma import __version__
-from fauxrdma.cli import coll, compare, devinfo, doctor, perf, place, plan, routes, run, topo, traffic
+from fauxrdma.cli import coll, compare, devinfo, doctor, lab, perf, place, plan, routes, run, topo, traffic
 from fauxrdma.cli.options import JobCommand
 from fauxrdma.cli.output import print_error
 from fauxrdma.errors import FauxrdmaError
@@ -24,6 +24,7 @@ from fauxrdma.errors import FauxrdmaError
 __all__ = ["app", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
+_LAB_COMMANDS = (["lab", "init"], ["lab", "up"], ["lab", "exec"])
 
 # Without rich markup, `fauxrdma --help` loads only what it prints.
 app = typer.Typer(
@@ -38,6 +39,7 @@ app.command("run", cls=JobCommand)(run.run)
 app.command("coll")(coll.coll)
 app.command("devinfo")(devinfo.devinfo)
 app.add_typer(topo.app, name="topo")
+app.add_typer(lab.app, name="lab")
 app.command("routes")(routes.routes)
 app.command("plan")(plan.plan)
 app.command("place")(place.place)
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     job: list[str] | None = None
     # The parser would mix what follows -- into the fabrics that precede it.
-    if arguments[:1] in (["compare"], ["run"]) and "--" in arguments:
+    if "--" in arguments and (arguments[0] in ("compare", "run") or arguments[:2] in _LAB_COMMANDS):
         place = arguments.index("--")
         arguments, job = arguments[:place], arguments[place + 1 :]
     previous = {number: signal.signal(number, _on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,10 +28,6 @@ from fauxrdma.cli.options import (
     ThresholdOption,
     TransportOption,
 )
-
-if TYPE_CHECKING:
-    from fauxrdma.lab.launcher import RankLine
-    from fauxrdma.report.results import RunResult
 
 __all__ = ["run"]
 
@@ -110,13 +105,10 @@ def run(
       fauxrdma run fat-tree --clock virtual --seed 1 --trace events.jsonl -- train.py
       fauxrdma run fat-tree --threshold 'all_reduce.busbw >= 0.1 * line_rate' -- examples/train_digits.py
     """
-    from rich.text import Text
-
     from fauxrdma.cli.job import JobSpec, check_job, run_on_fabric
-    from fauxrdma.cli.output import console
-    from fauxrdma.cli.threshold_exit import fail_unless_met
-    from fauxrdma.report.files import check_writable, compare_runs, write_report
-    from fauxrdma.report.table import comparison_table
+    from fauxrdma.cli.pass_through import PassThrough
+    from fauxrdma.cli.run_output import print_result
+    from fauxrdma.report.files import check_writable
     from fauxrdma.report.thresholds import judge, parse_threshold
     from fauxrdma.topology.placement.choosing import parse_nodes
 
@@ -144,51 +136,6 @@ def run(
     topology = check_job(spec).topology
     if output is not None:
         check_writable(output)
-    result = run_on_fabric(spec, _PassThrough(prefix, everything_to_stderr=format_ is Format.JSON))
+    result = run_on_fabric(spec, PassThrough(prefix, everything_to_stderr=format_ is Format.JSON))
     result = result.model_copy(update={"thresholds": judge(result, thresholds)})
-    comparison = compare_runs([result])
-    paths = write_report(comparison, {result.name: topology}, output) if output is not None else None
-    if format_ is Format.JSON:
-        print(comparison.model_dump_json(indent=2))
-        fail_unless_met([result], strict=strict)
-        return
-    out = console()
-    out.print(comparison_table([result]))
-    for note in result.notes:
-        out.print(Text.assemble(("note ", "bold red"), note))
-    if paths is not None:
-        print(f"report: {paths[1]}   data: {paths[0]}")
-    fail_unless_met([result], strict=strict)
-
-
-class _PassThrough:
-    """A Progress that prints each rank's lines on the stream they were written to."""
-
-    def __init__(self, prefix: bool, everything_to_stderr: bool) -> None:
-        self._prefix = prefix
-        self._to_stderr = everything_to_stderr
-
-    def __enter__(self) -> _PassThrough:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def stage(self, fabric: str, what: str) -> None:
-        """See Progress."""
-        print(f"{fabric}: {what}", file=sys.stderr, flush=True)
-
-    def line(self, line: RankLine) -> None:
-        """See Progress."""
-        stream = sys.stderr if self._to_stderr or line.stream == "stderr" else sys.stdout
-        print(f"{line.prefix} {line.text}" if self._prefix else line.text, file=stream, flush=True)
-
-    def notice(self, text: str) -> None:
-        """See Progress."""
-        print(f"fauxrdma: {text}", file=sys.stderr, flush=True)
-
-    def tick(self) -> None:
-        """See Progress."""
-
-    def done(self, fabric: str, run: RunResult) -> None:
-        """See Progress."""
+    print_result(result, topology, output, format_, strict=strict)

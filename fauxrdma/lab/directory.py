@@ -22,8 +22,8 @@ _MAX_BASE_CHARS = 80
 
 
 class LabDirectory:
-    """Created, with mode 0700, by the constructor; removed by `remove`, which is idempotent. `within` is the folder that
-    it is made in, the system's temporary one unless given."""
+    """Created, with mode 0700, by the constructor in the folder `within` (default: the system's temporary one); removed
+    by `remove`, which is idempotent."""
 
     def __init__(self, within: Path | None = None) -> None:
         base = tempfile.gettempdir()

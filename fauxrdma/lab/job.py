@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from fauxrdma.lab.launcher import RankLine, run_job
 from fauxrdma.lab.local import LocalLab
@@ -20,6 +21,7 @@ def run_and_report(
     name: str = "",
     algorithm: str = "",
     environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
     on_line: Callable[[RankLine], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
@@ -31,7 +33,9 @@ def run_and_report(
     `algorithm` what collectives were told to use. `on_collect` is called when the ranks have ended; the rest is as in
     `run_job`, which also says what is raised.
     """
-    job = run_job(lab, command, environment=environment, on_line=on_line, on_notice=on_notice, on_tick=on_tick)
+    job = run_job(
+        lab, command, environment=environment, folder=folder, on_line=on_line, on_notice=on_notice, on_tick=on_tick
+    )
     if on_collect is not None:
         on_collect()
     inputs = RunInputs(

@@ -103,8 +103,9 @@ def run_job(
 ) -> JobResult:
     """Run `command` once for every rank of `lab` and wait for all ranks.
 
-    `environment` is added to what ranks find in theirs; they start in `folder` (default: here). `on_line` gets every output line, `on_notice` what the
-    launcher itself has to say, `on_tick` is called several times a second. When one rank fails the others are ended.
+    `environment` is added to what ranks find in theirs; they start in `folder` (default: here). `on_line` gets every
+    output line, `on_notice` what the launcher itself has to say, `on_tick` is called several times a second. When one
+    rank fails the others are ended.
     Raises CheckFailed for a rank that failed (SetupError when a module is missing), FabricUnhealthy when a daemon died;
     the error's notes hold the last lines of that rank.
     """

@@ -143,7 +143,7 @@ def _complaint(kind: str, name: object, value: object, context: dict[str, Any], 
     if kind == "greater_than_equal":
         return f"{name!r} must be at least {context['ge']}, not {shown}"
     if kind == "greater_than":
-        return f"{name!r} must be more than {context['gt']}, not {shown}"
+        return f"{name!r} must be more than {context['gt']:g}, not {shown}"
     if kind == "less_than_equal":
         return f"{name!r} must be at most {context['le']}, not {shown}"
     if kind == "literal_error":

@@ -26,8 +26,8 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class YamlDocument:
-    """A parsed file. `text` is what it holds, `data` the same as plain dicts, lists and scalars; `problem` makes a Problem
-    from a path into it."""
+    """A parsed file. `text` is what it holds, `data` the same as plain dicts, lists and scalars; `problem` makes a
+    Problem from a path into it."""
 
     def __init__(
         self, path: str, text: str | None = None, expects: str = "a fabric needs name, hosts, switches, cables"

@@ -26,7 +26,7 @@ class Cli:
         self.temporary = Path(tempfile.mkdtemp(prefix="fx-", dir="/tmp"))
         self.mark = uuid.uuid4().hex
         self.env = {**os.environ, _MARK: self.mark, "TMPDIR": str(self.temporary), "COLUMNS": "140"}
-        for name in ("FAUXRDMA_SOCKET", "FAUXRDMA_DEBUG", "RANK", "WORLD_SIZE"):
+        for name in ("FAUXRDMA_SOCKET", "FAUXRDMA_DEBUG", "RANK", "WORLD_SIZE", "XDG_RUNTIME_DIR"):
             self.env.pop(name, None)
 
     def command(self, *arguments: str) -> list[str]:

@@ -37,6 +37,13 @@ COMMANDS = [
     ["topo", "validate"],
     ["topo", "export"],
     ["topo", "import"],
+    ["lab", "init"],
+    ["lab", "up"],
+    ["lab", "ps"],
+    ["lab", "logs"],
+    ["lab", "exec"],
+    ["lab", "down"],
+    ["lab", "schema"],
 ]
 
 # All-reduces a vector a few times through the torch-free communicator, as a rank of any job would.

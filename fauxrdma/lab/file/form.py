@@ -132,7 +132,9 @@ class LabForm(Form):
         str,
         BeforeValidator(_is_dilation),
         WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 1}]}),
-    ] = Field(default="auto", description="One ns of fabric time lasts so many ns of wall time; auto measures the host.")
+    ] = Field(
+        default="auto", description="One ns of fabric time lasts so many ns of wall time; auto measures the host."
+    )
     seed: int = Field(default=0, ge=0, description="Seed of every random choice of the fabric.")
     profile: str = Field(default="ibta", min_length=1, description="Kind of HCA, as fauxrdma run --profile takes it.")
     algorithm: str | None = Field(default=None, description="What collectives use. None: the ranks' own choice.")

@@ -26,7 +26,18 @@ from typing import Any
 from fauxrdma.errors import ConfigError, SetupError
 from fauxrdma.lab.running.members import MARK, ProcessId, end_members
 
-__all__ = ["Daemon", "LabState", "claim", "end_lab", "find_lab", "labs", "labs_folder", "read_state", "write_state"]
+__all__ = [
+    "Daemon",
+    "LabState",
+    "claim",
+    "end_lab",
+    "find_lab",
+    "labs",
+    "labs_folder",
+    "read_state",
+    "tidy_labs",
+    "write_state",
+]
 
 _STATE = "state.json"
 _NEW = ".new-"
@@ -180,11 +191,12 @@ def end_lab(folder: Path) -> None:
             state.keeper.end(_GRACE_S)
         end_members(state.mark)
     shutil.rmtree(folder, ignore_errors=True)
-    _tidy(folder.parent)
+    tidy_labs()
 
 
-def _tidy(base: Path) -> None:
-    """Remove what killed starters left, and the folder of labs when nothing is in it."""
+def tidy_labs() -> None:
+    """Remove what starters left that were killed, and the folder of labs when nothing is in it."""
+    base = labs_folder()
     for new in base.glob(f"{_NEW}*"):
         pid, started = new.name.removeprefix(_NEW).split("-")[:2]
         if not ProcessId(int(pid), int(started)).alive:

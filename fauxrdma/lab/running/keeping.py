@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +13,42 @@ from fauxrdma.errors import SetupError
 from fauxrdma.lab.file import LabFile
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.lab.processes import describe_exit
-from fauxrdma.lab.running.folder import Daemon, LabState, end_lab, read_state, write_state
+from fauxrdma.lab.running.folder import Daemon, LabState, claim, end_lab, read_state, write_state
 from fauxrdma.lab.running.members import ProcessId
 
-__all__ = ["keep", "note_deaths", "running_lab"]
+__all__ = ["ENDING_SIGNALS", "claimed", "keep", "note_deaths", "running_lab", "without_interruption"]
 
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Those by which a person or a system ends a command."""
 _PUMP_S = 60.0
+
+
+@contextmanager
+def without_interruption() -> Iterator[None]:
+    """Have signals that end wait until the block is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def claimed(lab_file: LabFile) -> Iterator[Path]:
+    """The folder of a lab that is to be started. If the block raises, be it by Ctrl-C at any moment, the lab is ended.
+
+    Raises ConfigError when a lab of that name is up.
+    """
+    folder: Path | None = None
+    try:
+        with without_interruption():  # between making the folder and knowing its name
+            folder = claim(lab_file.form.name, lab_file.path, lab_file.text, lab_file.fabric)
+        yield folder
+    except BaseException:
+        with without_interruption():
+            if folder is not None:
+                end_lab(folder)
+        raise
 
 
 @contextmanager
@@ -69,9 +100,7 @@ def note_deaths(folder: Path, lab: LocalLab) -> None:
 
 
 def _described(state: LabState, lab: LocalLab) -> LabState:
-    sockets = [
-        {"FAUXRDMA_SOCKET": str(lab.socket_path(node)), "FAUXRDMA_NODE": str(node)} for node in range(lab.nodes)
-    ]
+    sockets = [{"FAUXRDMA_SOCKET": str(lab.socket_path(node)), "FAUXRDMA_NODE": str(node)} for node in range(lab.nodes)]
     return replace(
         state,
         phase="up",

@@ -13,19 +13,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 from fauxrdma import errors
 from fauxrdma.errors import FabricUnhealthy, FauxrdmaError
 from fauxrdma.lab.file import LabFile, load_lab_text
-from fauxrdma.lab.running.folder import LabState, claim, end_lab, read_state
-from fauxrdma.lab.running.keeping import keep, running_lab
+from fauxrdma.lab.running.folder import LabState, read_state
+from fauxrdma.lab.running.keeping import ENDING_SIGNALS, claimed, keep, running_lab, without_interruption
 
 __all__ = ["main", "start_in_background"]
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def start_in_background(lab_file: LabFile) -> tuple[Path, LabState]:
@@ -34,17 +31,9 @@ def start_in_background(lab_file: LabFile) -> tuple[Path, LabState]:
     Raises ConfigError when one of that name is up, and what starting it raised in the supervisor. Whatever is raised
     here, Ctrl-C at any moment with it, nothing of the lab is left.
     """
-    form = lab_file.form
-    with _without_interruption():  # between making the folder and knowing its name
-        folder = claim(form.name, lab_file.path, lab_file.text, lab_file.fabric)
-        started = False
-        try:
+    with claimed(lab_file) as folder:
+        with without_interruption():
             answers = _spawn(folder, lab_file)
-            started = True
-        finally:
-            if not started:
-                end_lab(folder)
-    try:
         with os.fdopen(answers) as pipe:
             answer = pipe.readline()
         if not answer:
@@ -52,12 +41,8 @@ def start_in_background(lab_file: LabFile) -> tuple[Path, LabState]:
         _raise_error(json.loads(answer))
         state = read_state(folder)
         if state is None:
-            raise FabricUnhealthy(f"the lab {form.name} was ended while it started")
+            raise FabricUnhealthy(f"the lab {lab_file.form.name} was ended while it started")
         return folder, state
-    except BaseException:
-        with _without_interruption():
-            end_lab(folder)
-        raise
 
 
 def _spawn(folder: Path, lab_file: LabFile) -> int:
@@ -100,22 +85,12 @@ def _last_words(folder: Path) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def _without_interruption() -> Iterator[None]:
-    """Have signals that end wait until the block is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class _Ended(SystemExit):
     """A signal asked the supervisor to end."""
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
-    for ending in _ENDING:
+    for ending in ENDING_SIGNALS:
         signal.signal(ending, signal.SIG_IGN)  # a second one must not break the teardown
     raise _Ended(0)
 
@@ -123,9 +98,9 @@ def _on_signal(number: int, _: FrameType | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Keep the lab in the folder argv[0], of the file argv[1]; argv[2] is the descriptor to say so on."""
     folder, path, answer_fd = sys.argv[1:] if argv is None else argv
-    for ending in _ENDING:
+    for ending in ENDING_SIGNALS:
         signal.signal(ending, _on_signal)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
     answers = os.fdopen(int(answer_fd), "w")
     try:
         with running_lab(Path(folder), load_lab_text(path, (Path(folder) / "lab.yaml").read_text())) as lab:
