@@ -43,6 +43,7 @@ def init(
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Emulated nodes.")] = 2,
     gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, help="GPUs of each node that take part.")] = 2,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    format_: FormatOption = Format.TABLE,
 ) -> None:
     """Write a lab file to begin with; after -- what each rank runs.
 
@@ -53,6 +54,7 @@ def init(
     """
     import re
 
+    from fauxrdma.cli.output import print_json
     from fauxrdma.errors import ConfigError, SetupError
     from fauxrdma.lab.file import load_lab_text
     from fauxrdma.lab.file.template import lab_template
@@ -61,11 +63,14 @@ def init(
         raise ConfigError(f"{file} is there: name another file, or add --force to overwrite it")
     folder = re.sub(r"[^a-z0-9]+", "-", file.resolve().parent.name.lower()).strip("-")[:32].strip("-")
     text = lab_template(name or folder or "lab", fabric, nodes, gpus, context.obj or ["train.py"])
-    load_lab_text(str(file), text)
+    checked = load_lab_text(str(file), text)
     try:
         file.write_text(text)
     except OSError as error:
         raise SetupError(f"cannot write {file}: {error.strerror}") from None
+    if format_ is Format.JSON:
+        print_json({"file": str(file), **checked.form.model_dump(mode="json")})
+        return
     where = "" if file == LAB_FILE else f" {file}"
     print(f"{file} is written: start it with `fauxrdma lab up{where}`, run its job with `fauxrdma lab up{where} --run`")
 

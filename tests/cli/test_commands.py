@@ -69,7 +69,7 @@ class TestHelp:
         assert result.returncode == 0
         assert "Examples:" in result.stdout
         assert f"fauxrdma {' '.join(command)}" in result.stdout.partition("Examples:")[2]
-        assert "--format" in result.stdout
+        assert "--format" in result.stdout or command == ["lab", "exec"]  # which prints what the program prints
 
     def test_the_overview_names_every_command(self, cli: Any) -> None:
         result = cli("--help")
