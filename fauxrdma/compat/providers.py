@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from types import ModuleType
+from types import ModuleType, new_class
 from typing import Any
 
 from fauxrdma.compat.base import PyverbsCM, PyverbsObject
@@ -86,7 +86,8 @@ class VendorModule(ModuleType):
             made = VendorModule(f"{self.__name__}.{name}")
         elif name[0].isupper():
             base = VendorAttributes if _ATTRIBUTES.search(name) else VendorObject
-            made = type(base)(name, (base,), {"__module__": self.__name__, "__doc__": base.__doc__})
+            made = new_class(name, (base,))
+            made.__module__, made.__doc__ = self.__name__, base.__doc__
         else:
             made = _function(name)
         setattr(self, name, made)
