@@ -106,18 +106,13 @@ class _Node(VirtualDataPath):
     def __init__(self, world: FabricWorld, node: int, turns: _Turns, quantum: int, *, adaptive: bool) -> None:
         self._world = world
         super().__init__(
-            cast(Any, turns), node, VirtualClock(0), shaped=True, quantum=quantum,
+            cast(Any, turns), node, world.clock, shaped=True, quantum=quantum,
             notify=lambda message: world.told(node, message), path=world.path, want_path=lambda *_: None,
             adaptive=adaptive,
         )  # fmt: skip
 
     def _make_peers(self, loop: Any, node: int) -> PeerDirectory:
         return _Peers(self._world.node_of, loop, node, 0, self._path, self._deliver_locally, self._link_writable)
-
-    def set_clock(self, now_ns: int) -> None:
-        """It is so late, and nothing is due here."""
-        assert isinstance(self.clock, VirtualClock)
-        self.clock.now = now_ns
 
 
 class _Queues:
@@ -185,6 +180,8 @@ class FabricWorld(BaseWorld):
         self._state = SubnetState(self.manager, "virtual", 1.0)
         self._paths: dict[tuple[int, int, int], PathAnswer] = {}
         self._turns = _Turns()
+        self.clock = VirtualClock(0)
+        """That all nodes go by."""
         self._lines: list[str] = []
         self.completed: deque[tuple[Seat, WC]] = deque()
         self.operations = 0
@@ -289,14 +286,11 @@ class FabricWorld(BaseWorld):
         return min(due, default=None)
 
     def _step(self, now: int) -> None:
-        self.now = now
-        for number, node in enumerate(self._nodes):
-            due = self._due[number]
+        self.now = self.clock.now = now
+        for number, due in enumerate(self._due):
             if due is not None and due <= now:
                 self._news.add(number)
-                node.step(now, _nothing)
-            else:
-                node.set_clock(now)
+                self._nodes[number].step(now, _nothing)
         self._settle()
         while self._queue and self._queue[0][0] <= now:
             heapq.heappop(self._queue)[2]()

@@ -20,6 +20,8 @@ from fauxrdma.collectives.request import Request
 from fauxrdma.communicator import Communicator, mesh
 from fauxrdma.lab.local import LocalLab
 
+pytestmark = pytest.mark.alone
+
 RANKS = 4
 COUNT = 1 << 18
 """Elements of 4 bytes: 1 MiB."""
