@@ -20,6 +20,18 @@ __all__ = [
     "AsyncEventNotice",
     "AttachMcast",
     "ClientHello",
+    "CmAccept",
+    "CmChannel",
+    "CmConnect",
+    "CmDisconnect",
+    "CmEstablish",
+    "CmListen",
+    "CmListening",
+    "CmNotice",
+    "CmParameters",
+    "CmReject",
+    "CmResolve",
+    "CmResolved",
     "CopyFromDm",
     "CopyToDm",
     "CountPeerTraffic",
@@ -460,6 +472,112 @@ class QueryPath(Message):
     """Answer: PathAnswer of the subnet manager."""
 
     dlid: int
+
+
+@message
+class CmChannel(Message):
+    """Answer: Created with one descriptor, the read end of a pipe of CmNotice: what happens to this application's
+    connections from now on."""
+
+
+@message
+class CmParameters(Message):
+    """What the two ends of a connection agree on. `qpn`, `psn` and `qkey` are the sender's; `path_mtu` an Mtu code."""
+
+    qpn: int
+    psn: int
+    qkey: int
+    responder_resources: int
+    initiator_depth: int
+    flow_control: int
+    retry_count: int
+    rnr_retry_count: int
+    srq: int
+    path_mtu: int
+    private: bytes
+
+
+@message
+class CmResolve(Message):
+    """Who has this address? Answer: CmResolved. ENETUNREACH when nobody has."""
+
+    gid: str
+
+
+@message
+class CmResolved(Message):
+    lid: int
+
+
+@message
+class CmListen(Message):
+    """Hear requests for a port (0: any that is free) of a port space (RDMA_PS_*). Answer: CmListening."""
+
+    port_space: int
+    port: int
+    backlog: int
+
+
+@message
+class CmListening(Message):
+    handle: int
+    port: int
+
+
+@message
+class CmConnect(Message):
+    """Ask who listens at `lid`. Answer: Created (the connection's number); notices follow."""
+
+    lid: int
+    gid: str
+    port_space: int
+    port: int
+    parameters: CmParameters
+
+
+@message
+class CmAccept(Message):
+    """Answer: Done."""
+
+    handle: int
+    parameters: CmParameters
+
+
+@message
+class CmReject(Message):
+    """Answer: Done."""
+
+    handle: int
+    private: bytes
+
+
+@message
+class CmEstablish(Message):
+    """The queue pair for an accepted request is ready. Answer: Done."""
+
+    handle: int
+
+
+@message
+class CmDisconnect(Message):
+    """Answer: Done."""
+
+    handle: int
+
+
+@message
+class CmNotice(Message):
+    """In the pipe: `what` happened to connection `handle` (fauxrdma.cm.Tell); `listener` of a request;
+    `status` a reason of a rejection; `lid`, `gid` and `port` are the peer's."""
+
+    handle: int
+    what: str
+    listener: int
+    lid: int
+    gid: str
+    port: int
+    status: int
+    parameters: CmParameters
 
 
 @message

@@ -17,6 +17,7 @@ __all__ = [
     "ACK_TIMEOUT_UNIT_NS",
     "DATA_LANES",
     "FIRST_MULTICAST_LID",
+    "GSI_QPN",
     "LAST_MULTICAST_LID",
     "RNR_TIMER_NS",
     "AHAttr",
@@ -65,6 +66,9 @@ class SrqAttr:
     max_sge: int = 1
     srq_limit: int = 0
 
+
+GSI_QPN = 1
+"""The queue pair of every port that management datagrams go to (general services interface)."""
 
 FIRST_MULTICAST_LID = 0xC000
 LAST_MULTICAST_LID = 0xFFFE

@@ -29,6 +29,7 @@ from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_w
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.event_pipe import EventPipe
 from fauxrdma.runtime.injected_failures import InjectedFailures, destroy_verb, request_verb, verb_of
+from fauxrdma.runtime.session_connections import ConnectionVerbs
 from fauxrdma.runtime.session_datagrams import DatagramVerbs
 from fauxrdma.runtime.session_device_memory import DeviceMemoryVerbs
 from fauxrdma.runtime.session_memory import MemoryVerbs
@@ -82,8 +83,8 @@ class AppSession:
         self.datagrams = DatagramVerbs(self)
         windows, ports, timers = WindowVerbs(self), PortVerbs(self), TimerVerbs(self)
         self._verbs = (
-            self.qps, self.datagrams, self.srqs, self.queues, windows, self.memory, self.device_memory, ports,
-            timers,
+            ConnectionVerbs(self), self.qps, self.datagrams, self.srqs, self.queues, windows, self.memory,
+            self.device_memory, ports, timers,
         )  # fmt: skip
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             V.ListHcas: self._list_hcas,

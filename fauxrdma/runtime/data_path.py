@@ -9,6 +9,7 @@ everything behind that (acknowledgements, completions) follows from real events.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -25,8 +26,10 @@ from fauxrdma.hca.events import (
     SendFrame,
     TimerExpired,
 )
-from fauxrdma.ib.enums import AsyncEventType, QpState, WcStatus
+from fauxrdma.ib.attributes import GSI_QPN
+from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
 from fauxrdma.memory.regions import MemoryRegion
+from fauxrdma.runtime.connection_service import ConnectionService
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.event_pipe import EventGate
 from fauxrdma.runtime.fabric_clock import Clock
@@ -49,6 +52,10 @@ from fauxrdma.wire.headers import WRITE_ONLY_BYTES, Frame, SmallWrite
 __all__ = ["DataPath"]
 
 log = logging.getLogger(__name__)
+
+_DATAGRAM = int(BthOpcode.UD_SEND_ONLY)
+_GSI_QKEY = 0x80010000
+"""The Q_Key of queue pair 1 (IBTA vol. 1, 3.5.3)."""
 
 
 class Timer(Protocol):
@@ -111,6 +118,7 @@ class DataPath:
         self.gate: EventGate | None = None  # of events to applications
         self._armed_ns: int | None = None  # fabric time the timer is set to
         self._closed = False
+        self._connections: dict[int, ConnectionService] = {}  # by LID, of those that were used
 
     def _make_timer(self, loop: asyncio.AbstractEventLoop) -> Timer:
         return PreciseTimer(loop, self._tick)
@@ -247,6 +255,9 @@ class DataPath:
         hca = self.hcas.get(frame.dlid)
         if hca is None or not hca.port.up:
             return None
+        if frame.dest_qpn == GSI_QPN:
+            frame.payload = (memoryview(bytearray(frame.nbytes)),)
+            return frame.payload
         try:
             return hca.engine.place(frame)
         except Exception:
@@ -272,6 +283,9 @@ class DataPath:
         """A frame is here, its payload in place."""
         hca = self.hcas.get(frame.dlid)
         if hca is None or not hca.port.up:
+            return
+        if frame.dest_qpn == GSI_QPN:
+            self.connections(hca).received(frame)
             return
         if frame.arrival_ns and frame.duration_ns:
             self.meter.debt(self.clock.now_ns() - frame.arrival_ns, frame.duration_ns)
@@ -355,6 +369,22 @@ class DataPath:
         self._sender.opened(flow, path)
         if path is not None and path.label != flow.key[2]:
             self._want_path(*flow.key)
+
+    def connections(self, hca: EmulatedHca) -> ConnectionService:
+        """The communication manager of an HCA."""
+        service = self._connections.get(hca.info.lid)
+        if service is None:
+            send = functools.partial(self.send_mad, hca)
+            service = self._connections[hca.info.lid] = ConnectionService(self.clock, send, self.later)
+        return service
+
+    def send_mad(self, hca: EmulatedHca, dlid: int, mad: bytes) -> None:
+        """Send a management datagram from queue pair 1 to that of another port."""
+        payload = (memoryview(mad),)
+        frame = Frame(_DATAGRAM, hca.info.lid, dlid, GSI_QPN, 0, nbytes=len(mad), payload=payload, qkey=_GSI_QKEY)
+        frame.src_qpn = GSI_QPN
+        self._send(hca, GSI_QPN, frame)
+        self._arm()
 
     # ---- frames out ----------------------------------------------------------------------------------------------
 

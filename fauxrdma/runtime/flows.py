@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, lane_of_sl
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, GSI_QPN, lane_of_sl
 from fauxrdma.ib.enums import QpType
 from fauxrdma.memory.location import HOST_MEMORY
 from fauxrdma.runtime.emulated_hca import EmulatedHca
@@ -106,6 +106,8 @@ class FlowTable:
         flow = self._connected.get(key)
         if flow is not None:
             return flow
+        if qpn == GSI_QPN:
+            return self._datagram_flow(hca, qpn, dlid, 0)
         qp = hca.engine.qp(qpn)
         if qp is None:
             return None

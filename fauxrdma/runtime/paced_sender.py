@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fauxrdma.fabric.link_scheduler import Departure, LinkScheduler
-from fauxrdma.ib.attributes import FIRST_MULTICAST_LID
+from fauxrdma.ib.attributes import FIRST_MULTICAST_LID, GSI_QPN
 from fauxrdma.ib.enums import BthOpcode
 from fauxrdma.memory.location import main_memory
 from fauxrdma.runtime.emulated_hca import EmulatedHca
@@ -95,8 +95,8 @@ class PacedSender(FrameSender):
         if flow is None or not hca.port.up:
             return
         now = self._clock.now_ns()
-        if frame.opcode == _ACK:
-            # Acknowledgements share no bandwidth worth modelling and do not wait behind data.
+        if frame.opcode == _ACK or qpn == GSI_QPN:
+            # Acknowledgements and management share no bandwidth worth modelling and do not wait behind data.
             self._scheduler.submit(flow.fid, frame, 0, now)
             return
         nbytes = frame.nbytes
