@@ -19,4 +19,7 @@ with CMID(AddrInfo(dst=gid, dst_service=port), QPInitAttr(cap=QPCap(4, 4))) as s
         server.get_send_comp()
         server.get_recv_comp()
         print(bytes(answer.view).rstrip(b"\0").decode())
+    message.view[:] = bytes(SIZE)
+    server.post_send(message)
+    server.get_send_comp()
     server.disconnect()

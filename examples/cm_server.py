@@ -1,4 +1,5 @@
-"""A server as with rdma_cm: it listens, accepts one connection, answers each message with the same in capitals.
+"""A server as with rdma_cm: it listens, accepts one connection, answers each message with the same in capitals,
+until an empty one.
 
 Start a fabric, then this on one node and cm_client.py on another (or the same):
 
@@ -20,8 +21,8 @@ with CMID(AddrInfo(flags=RAI_PASSIVE), QPInitAttr(cap=QPCap(4, 4))) as listener:
         request, answer = peer.reg_msgs(SIZE), peer.reg_msgs(SIZE)
         peer.post_recv(request)
         peer.accept(ConnParam(private_data=b"the server in capitals"))
-        while (wc := peer.get_recv_comp()) is not None and wc.status == 0:
-            answer.view[:] = bytes(request.view).upper()
+        while peer.get_recv_comp() and (word := bytes(request.view).rstrip(b"\0")):
+            answer.view[:] = word.upper().ljust(SIZE, b"\0")
             peer.post_recv(request)
             peer.post_send(answer)
             peer.get_send_comp()

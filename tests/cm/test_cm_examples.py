@@ -20,11 +20,15 @@ def test_the_client_hears_its_words_in_capitals() -> None:
             command = [sys.executable, str(EXAMPLES / script), *arguments]
             return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-        with start(1, "cm_server.py") as server:
-            assert server.stdout is not None
-            with start(0, "cm_client.py", *server.stdout.readline().split(), "hello", "world") as client:
-                said, _ = client.communicate(timeout=30)
-                heard, _ = server.communicate(timeout=30)
+        server = start(1, "cm_server.py")
+        assert server.stdout is not None
+        client = start(0, "cm_client.py", *server.stdout.readline().split(), "hello", "world")
+        try:
+            said, _ = client.communicate(timeout=30)
+            heard, _ = server.communicate(timeout=30)
+        finally:
+            client.kill()
+            server.kill()
         assert said.splitlines() == ["accepted by the server in capitals", "HELLO", "WORLD"]
         assert heard.splitlines() == ["asked by the client", "parted"]
         assert (client.returncode, server.returncode) == (0, 0)
