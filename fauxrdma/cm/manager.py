@@ -247,7 +247,7 @@ class ConnectionManager:
     def _on_rej(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
         self._decided(connection)
         self._tell(connection, "rejected", message, out)
-        self._remove(connection)
+        self._over(connection, now)
 
     def _on_dreq(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
         self._answer_last(connection, self._address(connection, CmMessage(_K.DREP)), now, out)
@@ -289,7 +289,7 @@ class ConnectionManager:
                 given_up = CmMessage(_K.REJ, answered=which, reason=Reject.TIMEOUT)
                 out.append(SendMad(connection.lid, self._address(connection, given_up)))
             self._tell(connection, "unreachable", None, out)
-            self._remove(connection)
+            self._over(connection, now)
 
     # ---- the steps they are made of ------------------------------------------------------------------------------
 
@@ -346,6 +346,14 @@ class ConnectionManager:
     def _tell(self, connection: Connection, what: str, message: CmMessage | None, out: Out) -> None:
         if connection.owned:
             out.append(Tell(connection.number, what, message, connection.lid))
+
+    def _over(self, connection: Connection, now: int) -> None:
+        """It came to nothing. A request that was heard is remembered, or a late copy of it would begin it anew."""
+        connection.owned, connection.answer = False, None
+        if connection.listener:
+            self._wait_out(connection, now)
+        else:
+            self._remove(connection)
 
     def _remove(self, connection: Connection) -> None:
         del self.connections[connection.number]
