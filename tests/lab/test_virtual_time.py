@@ -31,6 +31,23 @@ with Communicator.from_env() as c:
     c.recv(array, 1 - c.rank)
 """
 
+EARLY = """
+import time
+import numpy as np
+from fauxrdma.communicator import Communicator, mesh
+mesh.DRAIN_S = 0.05
+with Communicator.from_env() as c:
+    array = np.full(1000, c.rank + 1, np.float32)
+    c.broadcast(array)
+    if c.rank == 1:  # fabric time stands still
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+    array = np.full(1 << 20, c.rank + 7, np.float32)
+    c.broadcast(array)
+    assert (array == 7).all()
+"""
+
 POLLS = """
 import os
 from fauxrdma.verbs import CQ, Context
@@ -124,6 +141,12 @@ def test_polling_takes_time(tmp_path: Path) -> None:
     assert values["began"] == "0"
     assert 10_000 <= int(values["polled"]) < 20_000
     assert ended[0].stdout == ended[1].stdout
+
+
+def test_a_rank_that_is_done_stays_until_fabric_time_has_delivered_what_it_sent(tmp_path: Path) -> None:
+    """The root is done once it has put; meanwhile the other computes for longer than parting waits by the wall clock.
+    If it left, its queue pair would be gone with what it had put, and what was put to it would be retried in vain."""
+    result(run(tmp_path, EARLY, "--clock", "virtual"))
 
 
 def test_a_deadlock_is_told_with_who_waits_for_what(tmp_path: Path) -> None:
