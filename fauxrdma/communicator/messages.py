@@ -93,7 +93,7 @@ class MessageThread:
                 self._turn()
                 if self._closing:
                     drained_by = drained_by or time.monotonic() + DRAIN_S
-                    if self._quiet() or time.monotonic() > drained_by:
+                    if self._quiet() or (time.monotonic() > drained_by and self._may_leave()):
                         break
                 self._sleep()
             self._peers.count_traffic()
@@ -180,9 +180,18 @@ class MessageThread:
 
     def _quiet(self) -> bool:
         """Whether all that this rank wanted to send is out and acknowledged."""
+        return not self._submitted and self._engine.idle and self._drained()
+
+    def _drained(self) -> bool:
+        """Whether what was sent is acknowledged, or its peer lost."""
         peers = self._peers
         alive = [e for peer, e in peers.endpoints.items() if peer not in self._failed and peer not in peers.connecting]
-        return not self._submitted and self._engine.idle and all(endpoint.drained for endpoint in alive)
+        return all(endpoint.drained for endpoint in alive)
+
+    def _may_leave(self) -> bool:
+        """Whether wall time may end the wait: virtual time may have stood still all the while, and what is on its way
+        would be lost."""
+        return self._peers.context.virtual is None or self._drained()
 
     def _sleep(self) -> None:
         timeout_s = PROBE_S
@@ -232,7 +241,7 @@ class MessageThread:
             return
         self._closing = True
         self._ring()
-        self._thread.join(DRAIN_S + PROBE_S + 5.0)
+        self._thread.join(DRAIN_S + PROBE_S + 5.0 if self._peers.context.virtual is None else None)
         self._peers.close()
         if self._own_store:
             self._store.close()

@@ -34,18 +34,27 @@ with Communicator.from_env() as c:
 EARLY = """
 import time
 import numpy as np
-from fauxrdma.communicator import Communicator, mesh
-mesh.DRAIN_S = 0.05
-with Communicator.from_env() as c:
-    array = np.full(1000, c.rank + 1, np.float32)
+from fauxrdma.communicator import Communicator, mesh, messages
+mesh.DRAIN_S = messages.DRAIN_S = 0.05
+
+def broadcast(c, count):
+    array = np.full(count, c.rank + 7, np.float32)
     c.broadcast(array)
+    assert (array == 7).all()
+
+def send(c, count):
+    array = np.full(min(count, 8000), c.rank + 7, np.float32)
+    c.send(array, 1) if c.rank == 0 else c.recv(array, 0)
+    assert (array == 7).all()
+
+with Communicator.from_env() as c:
+    OPERATION(c, 1000)
     if c.rank == 1:  # fabric time stands still
         end = time.process_time() + 0.5
         while time.process_time() < end:
             pass
-    array = np.full(1 << 20, c.rank + 7, np.float32)
-    c.broadcast(array)
-    assert (array == 7).all()
+    OPERATION(c, 1 << 20)
+    OPERATION(c, 1 << 20)
 """
 
 POLLS = """
@@ -143,10 +152,11 @@ def test_polling_takes_time(tmp_path: Path) -> None:
     assert ended[0].stdout == ended[1].stdout
 
 
-def test_a_rank_that_is_done_stays_until_fabric_time_has_delivered_what_it_sent(tmp_path: Path) -> None:
-    """The root is done once it has put; meanwhile the other computes for longer than parting waits by the wall clock.
+@pytest.mark.parametrize("operation", ["broadcast", "send"])
+def test_a_rank_that_is_done_stays_until_what_it_sent_is_delivered(tmp_path: Path, operation: str) -> None:
+    """The first is done once it has put; meanwhile the other computes for longer than parting waits by the wall clock.
     If it left, its queue pair would be gone with what it had put, and what was put to it would be retried in vain."""
-    result(run(tmp_path, EARLY, "--clock", "virtual"))
+    result(run(tmp_path, EARLY.replace("OPERATION", operation), "--clock", "virtual"))
 
 
 def test_a_deadlock_is_told_with_who_waits_for_what(tmp_path: Path) -> None:
