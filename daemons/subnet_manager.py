@@ -32,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         prepare_process(options, "fauxrdma-subnet-manager")
         hca_rate = parse_profile(options.profile).port_rate
         topology = load_topology(options.fabric, options.nodes, options.gpus, hca_rate).with_routing(options.routing)
+        if options.events is not None:
+            from fauxrdma.topology.events_file import load_events  # its parser takes long to import
+
+            topology.events = [*topology.events, *load_events(options.events, topology)]
         host, port = parse_address(options.listen)
         service = SubnetManagerService(
             topology,
@@ -65,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="for every random choice (default %(default)s)")
     parser.add_argument("--routing", metavar="ENGINE", help="as in fauxrdma run (default: the fabric's)")
+    parser.add_argument("--events", metavar="FILE", help="faults to come, as in fauxrdma run")
     parser.add_argument(
         "--profile",
         default=DEFAULT_PROFILE,

@@ -14,6 +14,7 @@ from fauxrdma.errors import ConfigError
 __all__ = [
     "LENGTH_PATTERN",
     "RATE_PATTERN",
+    "SHARE_PATTERN",
     "SIZE_PATTERN",
     "TIME_PATTERN",
     "Rate",
@@ -22,6 +23,7 @@ __all__ = [
     "parse_byte_count",
     "parse_length_m",
     "parse_rate",
+    "parse_share",
     "parse_size",
     "parse_time_ns",
 ]
@@ -30,6 +32,7 @@ _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 RATE_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(b|B)(?:ps|/s)\s*$"
 LENGTH_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(cm|m|km)\s*$"
 TIME_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s)\s*$"
+SHARE_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*$"
 SIZE_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)\s*$"
 _RATE, _LENGTH, _TIME, _SIZE = map(re.compile, (RATE_PATTERN, LENGTH_PATTERN, TIME_PATTERN, SIZE_PATTERN))
 _MAX_RATE = 10**15
@@ -108,6 +111,17 @@ def parse_time_ns(text: object) -> int:
     ns = float(match.group(1)) * _TIME_NS[match.group(2)]
     _at_most(ns, _MAX_TIME_NS, text, "time", "10000s")
     return round(ns)
+
+
+def parse_share(text: object) -> float:
+    """Read a share such as `0.5%`, as a part of one. Raises ConfigError for a bare number and over 100 %."""
+    match = re.match(SHARE_PATTERN, text) if isinstance(text, str) else None
+    if match is None:
+        raise ConfigError(f"{text!r} is not a share: write it in percent, as 0.5%")
+    share = float(match.group(1)) / 100
+    if share > 1:
+        raise ConfigError(f"{text!r} is more than all: at most 100%")
+    return share
 
 
 def parse_size(text: object) -> int:

@@ -126,6 +126,7 @@ def run_coll(
         routing=spec.routing,
         placement=spec.placement,
         on_nodes=spec.on_nodes,
+        events=spec.events,
     )
     with lab:
         pace = describe_pace(lab)

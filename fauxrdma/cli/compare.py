@@ -14,6 +14,7 @@ from fauxrdma.cli.options import (
     Clock,
     ClockOption,
     DilationOption,
+    EventsOption,
     Format,
     FormatOption,
     GpusOption,
@@ -93,6 +94,7 @@ def compare(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    events: EventsOption = None,
     routing: RoutingOption = None,
     profile: ProfileOption = None,
     output: Annotated[
@@ -148,6 +150,7 @@ def compare(
         log_dir=log_dir,
         master_port=master_port,
         routing=routing,
+        events=events,
         on_nodes=parse_nodes(on_nodes) if on_nodes is not None else None,
     )
     axes = Axes(

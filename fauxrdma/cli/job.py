@@ -18,6 +18,7 @@ from fauxrdma.lab.local import LocalLab
 from fauxrdma.report.results import RunResult
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.topology.computing import check_ranks
+from fauxrdma.topology.events_file import load_events
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transport
 from fauxrdma.topology.placement import Placement, choose_placement
@@ -60,6 +61,7 @@ class JobSpec:
     on_nodes: list[int] | None = None
     transport: str | None = None
     algorithm: str | None = None
+    events: Path | None = None
     name: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     folder: Path | None = None
@@ -95,6 +97,8 @@ def check_job(spec: JobSpec) -> CheckedJob:
     placement = choose_placement(spec.placement, topology, spec.gpus, on_nodes=spec.on_nodes, seed=spec.seed)
     topology.active_gpus = placement.active_gpus
     check_ranks(spec.compute, placement.world_size)
+    if spec.events is not None:
+        load_events(str(spec.events), topology)
     if spec.algorithm is not None:
         check_algorithm(spec.algorithm, topology, placement)
     return CheckedJob(spec, topology, placement)
@@ -133,6 +137,7 @@ def run_on_fabric(spec: JobSpec, progress: Progress) -> RunResult:
         on_nodes=spec.on_nodes,
         trace=spec.trace,
         compute=spec.compute,
+        events=spec.events,
     )
     with lab:
         result = run_on_lab(lab, spec, progress)

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from fauxrdma import __version__
-from fauxrdma.cli import coll, compare, devinfo, doctor, lab, perf, place, plan, routes, run, topo, traffic
+from fauxrdma.cli import coll, compare, devinfo, doctor, fault, lab, perf, place, plan, routes, run, topo, traffic
 from fauxrdma.cli.options import JobCommand
 from fauxrdma.cli.output import print_error
 from fauxrdma.errors import FauxrdmaError
@@ -45,6 +45,7 @@ app.command("plan")(plan.plan)
 app.command("place")(place.place)
 app.command("traffic")(traffic.traffic)
 app.command("perf")(perf.perf)
+app.add_typer(fault.app, name="fault")
 app.command("doctor")(doctor.doctor)
 
 

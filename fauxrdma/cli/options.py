@@ -22,6 +22,7 @@ __all__ = [
     "Clock",
     "ClockOption",
     "DilationOption",
+    "EventsOption",
     "FabricArgument",
     "Format",
     "FormatOption",
@@ -158,6 +159,15 @@ StrictOption = Annotated[
     typer.Option(
         "--strict",
         help="Fail (exit code 1) when this host was too slow for the clock: a fidelity debt over 5 % at p99.",
+    ),
+]
+EventsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--events",
+        metavar="FILE",
+        help="Faults to come, in YAML: events: [{at: 5ms, fault: link-down, link: n0.hca1}].",
+        show_default=False,
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice of the fabric.")]

@@ -13,6 +13,7 @@ from fauxrdma.cli.options import (
     Clock,
     ClockOption,
     DilationOption,
+    EventsOption,
     FabricArgument,
     Format,
     FormatOption,
@@ -117,6 +118,7 @@ def perf(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    events: EventsOption = None,
     routing: RoutingOption = None,
     profile: ProfileOption = None,
     format_: FormatOption = Format.TABLE,
@@ -146,7 +148,7 @@ def perf(
     node_count = nodes if nodes is not None else max(client_node, server_node) + 1
     lab = LocalLab(
         over_transport(fabric, transport), node_count, 1,
-        clock=clock.value, dilation=dilation, seed=seed, routing=routing, profile=profile,
+        clock=clock.value, dilation=dilation, seed=seed, routing=routing, profile=profile, events=events,
     )  # fmt: skip
     _check_ends(lab.topology, client, server)
     largest = min(_LARGEST_BYTES, lab.topology.mtu if connection is Connection.UD else _LARGEST_BYTES)

@@ -13,6 +13,7 @@ from fauxrdma.cli.options import (
     Clock,
     ClockOption,
     DilationOption,
+    EventsOption,
     Format,
     FormatOption,
     GpusOption,
@@ -52,6 +53,7 @@ def run(
     clock: ClockOption = Clock.PACED,
     dilation: DilationOption = "auto",
     seed: SeedOption = 0,
+    events: EventsOption = None,
     routing: RoutingOption = None,
     profile: ProfileOption = None,
     output: Annotated[
@@ -126,6 +128,7 @@ def run(
         listen=listen,
         master_port=master_port,
         routing=routing,
+        events=events,
         placement=placement,
         on_nodes=parse_nodes(on_nodes) if on_nodes is not None else None,
         transport=transport,

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["LabDirectory"]
+__all__ = ["LabDirectory", "live_directories"]
 
 _PREFIX = "fauxrdma-"
 _LOCK = "lock"
@@ -26,10 +26,9 @@ class LabDirectory:
     by `remove`, which is idempotent."""
 
     def __init__(self, within: Path | None = None) -> None:
-        base = tempfile.gettempdir()
-        base = base if len(base) <= _MAX_BASE_CHARS else "/tmp"
-        _remove_abandoned(Path(base))
-        base = str(within) if within is not None else base
+        base = _base()
+        _remove_abandoned(base)
+        base = within if within is not None else base
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         # Locked before it has its name: a directory is never seen with a lock that is free.
         unnamed = self.path / f"{_LOCK}.new"
@@ -43,6 +42,26 @@ class LabDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def live_directories() -> list[Path]:
+    """The directories of labs that run now, of this user, oldest first."""
+    found = []
+    for lock in _base().glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # someone else's, or gone in the meantime
+            fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append((lock.stat().st_mtime, lock.parent))
+            finally:
+                os.close(fd)
+    return [path for _, path in sorted(found)]
+
+
+def _base() -> Path:
+    base = tempfile.gettempdir()
+    return Path(base if len(base) <= _MAX_BASE_CHARS else "/tmp")
 
 
 def _remove_abandoned(base: Path) -> None:

@@ -19,6 +19,7 @@ from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
 from fauxrdma.lab.processes import Child, Supervisor, describe_exit
+from fauxrdma.lab.record import RunningLab, record_lab
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
 from fauxrdma.runtime.event_trace import in_order
 from fauxrdma.topology.computing import COMPUTE_VARIABLE, check_ranks, compute_cost
@@ -52,6 +53,7 @@ class LocalLab:
     is the folder for the lab's private directory; `verbose` daemons log who comes and goes. With
     clock ``virtual``, `trace` is a file that gets what happened (runtime/event_trace.py) when the lab is left.
     `compute` is what computing costs ranks in virtual time (topology/computing.py), the fabric's unless given.
+    `events` is a file of faults to come, besides those in the fabric's own (docs/faults.md).
 
     Entering starts the processes and returns when all nodes are in the fabric;
     leaving ends them all. Raises ConfigError for a fabric, count or option that cannot be used, SetupError when the
@@ -78,6 +80,7 @@ class LocalLab:
         verbose: bool = False,
         trace: str | Path | None = None,
         compute: str | None = None,
+        events: str | Path | None = None,
     ) -> None:
         if nodes < 1 or gpus < 1:
             raise ConfigError(f"a fabric needs at least one node and one GPU, got {nodes} nodes and {gpus} GPUs")
@@ -100,6 +103,11 @@ class LocalLab:
         self.topology.active_gpus = self.placement.active_gpus
         self.compute = self.topology.compute if compute is None else compute
         check_ranks(self.compute, self.world_size)
+        self._events = str(events) if events is not None else None
+        if self._events is not None:
+            from fauxrdma.topology.events_file import load_events  # its parser takes long to import
+
+            load_events(self._events, self.topology)  # or say now what is wrong with it
         self.dilation = 1.0
         self.subnet_manager: tuple[str, int] = parse_endpoint(listen, "--listen")
         self.supervisor = Supervisor()
@@ -299,10 +307,11 @@ class LocalLab:
         size += ["--nodes-in-use", str(len(self.placement.nodes))]
         time_options = ["--clock", self.clock, "--dilation", self._dilation_option, "--seed", str(self.seed)]
         routing = ["--routing", self.routing] if self.routing else []
+        options = [*time_options, *routing, *(["--events", self._events] if self._events is not None else [])]
         self._manager = self._start_daemon(
             "subnet manager",
             "daemons.subnet_manager",
-            [self.fabric, *size, "--profile", self.profile, "--listen", f"{host}:{port}", *time_options, *routing],
+            [self.fabric, *size, "--profile", self.profile, "--listen", f"{host}:{port}", *options],
             logs / "subnet-manager.log",
         )
         ready = self._await_ready(self._manager, deadline)
@@ -324,6 +333,7 @@ class LocalLab:
         self._link = SubnetManagerLink(*self.subnet_manager)
         self.dilation = self._link.welcome.dilation
         self._link.wait_ready(max(1.0, deadline - time.monotonic()))
+        record_lab(RunningLab(self.fabric, *self.subnet_manager, str(self.directory)))
 
     def _start_daemon(self, name: str, module: str, arguments: list[str], log: Path) -> Child:
         in_main = self.may_tie_children

@@ -9,7 +9,7 @@ from pathlib import Path
 from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.report.prediction import all_reduce_ns
 from fauxrdma.report.rank_statistics import match_calls, read_rank_records, summarise, timing
-from fauxrdma.report.results import Debt, LinkLoad, RankSeat, Route, RunResult
+from fauxrdma.report.results import Debt, FaultOutcome, LinkErrorCount, LinkLoad, RankSeat, Route, RunResult
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.placement import Placement, choose_placement, rails_of_places
 from fauxrdma.topology.placement.choosing import BLOCK
@@ -89,6 +89,16 @@ def build_run(inputs: RunInputs, report: FabricReport, stats_dir: Path) -> RunRe
         links=link_loads(report),
         debt=debt,
         retransmits=report.retransmits,
+        faults=_faults(report),
+        link_errors=[
+            LinkErrorCount(
+                link=one.link,
+                symbol_errors=one.symbol_errors,
+                link_error_recoveries=one.link_error_recoveries,
+                frames_lost=one.frames_lost,
+            )
+            for one in report.link_errors
+        ],
         elapsed_ns=report.elapsed_ns,
         wall_s=inputs.wall_s if report.clock != "virtual" else None,
         notes=[],
@@ -102,6 +112,20 @@ def _seats(topology: Topology, placement: Placement) -> list[RankSeat]:
     return [
         RankSeat(rank=rank, node=place.node, gpu=place.gpu, hca=place.hca, rail=rail)
         for rank, (place, rail) in enumerate(zip(placement.places, rails, strict=True))
+    ]
+
+
+def _faults(report: FabricReport) -> list[FaultOutcome]:
+    return [
+        FaultOutcome(
+            number=fault.number,
+            kind=fault.kind,
+            text=fault.text,
+            state=fault.state,
+            began_ns=fault.began_ns if fault.began_ns >= 0 else None,
+            ended_ns=fault.ended_ns if fault.ended_ns >= 0 else None,
+        )
+        for fault in report.faults
     ]
 
 
@@ -166,6 +190,13 @@ def _notes(run: RunResult, records: int, dropped: int) -> list[str]:
         notes.append(f"{dropped} operations past the recording limit are in no statistic")
     if run.timing.steps is None and records:
         notes.append("the script printed no steps=N as its last name=value line, so there is no time per step")
+    begun = [fault for fault in run.faults if fault.began_ns is not None]
+    if begun:
+        more = f" and {len(begun) - 3} more" if len(begun) > 3 else ""
+        notes.append(f"{len(begun)} faults befell the fabric: {'; '.join(f.text for f in begun[:3])}{more}")
+    late = len(run.faults) - len(begun)
+    if late:
+        notes.append(f"{late} declared faults had not begun when the run ended")
     if run.retransmits:
         notes.append(f"{run.retransmits} frames were sent again")
     return notes

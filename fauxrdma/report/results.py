@@ -101,6 +101,26 @@ class Debt(_Model):
     samples: int
 
 
+class FaultOutcome(_Model):
+    """A fault of the fabric, declared or injected, as it went."""
+
+    number: int
+    kind: str = Field(description="link-down, packet-loss, ...")
+    text: str = Field(description="all it was told")
+    state: str = Field(description="waiting, active or over, at the end of the run")
+    began_ns: int | None = Field(description="of the run's clock, since the fabric's start; null: it did not")
+    ended_ns: int | None
+
+
+class LinkErrorCount(_Model):
+    """What a link with a fault did to packets."""
+
+    link: str
+    symbol_errors: int = Field(description="packets that it damaged")
+    link_error_recoveries: int = Field(description="how often it was trained again")
+    frames_lost: int
+
+
 class ThresholdOutcome(_Model):
     """What became of one --threshold."""
 
@@ -145,6 +165,8 @@ class RunResult(_Model):
     links: list[LinkLoad] = Field(description="busiest first")
     debt: Debt | None = Field(description="null unless the clock is paced")
     retransmits: int
+    faults: list[FaultOutcome] = Field(default_factory=list, description="in the order in which they were declared")
+    link_errors: list[LinkErrorCount] = Field(default_factory=list, description="of links that lost or damaged packets")
     elapsed_ns: int = Field(description="of the run's clock, from the fabric's start to the report")
     wall_s: float | None = Field(
         description="wall time of the job, from the launch of the ranks to the end of the last; null in virtual time, "

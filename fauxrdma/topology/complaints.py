@@ -97,9 +97,16 @@ def parse_form(document: YamlDocument, form: type[F]) -> F | list[Problem]:
         return sorted(found)
 
 
+_ENTRIES: dict[int | str, str] = {
+    "switches": "{ports: 40}",
+    "cables": "{from: leaf1, to: spine1, rate: 200Gbps, length: 3m}",
+    "events": "{at: 5ms, fault: link-down, link: n0.hca1}",
+}
+
 _KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "float_type": "a number",
     "string_type": "text",
     "bool_type": "true or false",
     "dict_type": "a mapping",
@@ -193,8 +200,8 @@ def _keys(top: type[Form], loc: Loc) -> list[str]:
 
 def _example(top: type[Form], loc: Loc) -> str:
     """What one could write at a place in the file."""
-    if len(loc) == 2 and loc[0] in ("switches", "cables"):
-        return "{ports: 40}" if loc[0] == "switches" else "{from: leaf1, to: spine1, rate: 200Gbps, length: 3m}"
+    if len(loc) == 2 and loc[0] in _ENTRIES:
+        return _ENTRIES[loc[0]]
     for name, field_info in _form_at(top, loc[:-1]).model_fields.items():
         if loc and loc[-1] == (field_info.alias or name):
             if field_info.examples:

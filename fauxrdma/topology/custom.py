@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.topology.complaints import parse_form
+from fauxrdma.topology.events_file import event_problems, events_of
 from fauxrdma.topology.file_assembly import FileAssembly
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.schema import FabricForm
@@ -43,7 +44,9 @@ def _load(document: YamlDocument, nodes: int | None) -> Topology:
             f"ports for more, or ask for at most {form.hosts.count}",
         )
         raise ConfigError(problem.at(path))
-    return FileAssembly(document, form, nodes or form.hosts.count).topology()
+    topology = FileAssembly(document, form, nodes or form.hosts.count).topology()
+    topology.events = events_of(form.events, topology)
+    return topology
 
 
 def check_fabric_file(path: str) -> list[Problem]:
@@ -67,4 +70,8 @@ def _check(document: YamlDocument) -> tuple[FabricForm | None, list[Problem], li
     if isinstance(form, list):
         return None, form, []
     assembly = FileAssembly(document, form, form.hosts.count)
-    return form, assembly.problems(), assembly.warnings()
+    problems = assembly.problems()
+    if form.events and not problems:
+        whole = FileAssembly(document, form, form.hosts.count).topology()
+        problems = event_problems(document, form.events, whole)
+    return form, problems, assembly.warnings()

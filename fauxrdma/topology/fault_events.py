@@ -6,13 +6,13 @@ at run time. What it does is in `fauxrdma.fabric.faults`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fauxrdma.units import format_ns
 from fauxrdma.wire.fault_messages import FaultEvent
 
-__all__ = ["KINDS", "FaultKind", "describe_fault"]
+__all__ = ["KINDS", "FaultKind", "describe_fault", "misfit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ KINDS: Mapping[str, FaultKind] = {
         ),
         FaultKind(
             "degrade", "A cable signals at a lower rate, as with fewer lanes.", "link", ("rate",), ("for",),
-            "leaf1->spine1:1 --rate 50Gbps",
+            "'leaf1 -- spine1:1' --rate 50Gbps",
         ),
         FaultKind(
             "latency", "A cable takes longer.", "link", ("latency",), ("for",), "n0.hca1 --latency 5us --for 10ms"
@@ -76,6 +76,41 @@ KINDS: Mapping[str, FaultKind] = {
         ),
     )
 }  # fmt: skip
+
+
+_SET: Mapping[str, Callable[[FaultEvent], bool]] = {
+    "rate": lambda event: event.rate_bps > 0,
+    "latency": lambda event: event.latency_ns > 0,
+    "loss": lambda event: event.loss > 0,
+    "bit_errors": lambda event: event.bit_errors > 0,
+    "factor": lambda event: event.factor >= 1,
+    "priority": lambda event: event.priority >= 0,
+    "for": lambda event: event.for_ns > 0,
+    "every": lambda event: event.every_ns > 0,
+    "times": lambda event: event.times > 1,
+}  # fmt: skip
+"""Whether an event has what a key of the file says."""
+
+
+def misfit(event: FaultEvent) -> tuple[str, str] | None:
+    """The first key that a fault lacks or has too many, or whose value makes no sense, and what is wrong with it."""
+    kind = KINDS[event.kind]
+    for key, is_set in _SET.items():
+        if is_set(event) and key not in kind.keys:
+            known = ", ".join(kind.keys) or "nothing else"
+            return key, f"{kind.name} has no {key!r}: it is told {known}"
+        if key in kind.needs and key != "times" and not is_set(event):
+            return key, f"{kind.name} needs {key!r}, as in `fauxrdma fault inject {kind.name} {kind.usage}`"
+    if kind.target == "groups" and not event.groups:
+        return "groups", f"{kind.name} needs 'groups': those that are to be apart, as [[n0], [n1]]"
+    if kind.target not in ("", "groups") and not event.target:
+        return kind.target, f"{kind.name} needs {kind.target!r}: which it befalls"
+    if not (event.loss <= 1 and event.bit_errors <= 1 and event.times >= 1):
+        return "loss", f"{kind.name}: loss and bit errors are parts of one, and it happens once at least"
+    if 0 < event.every_ns <= event.for_ns:
+        every, lasts = format_ns(event.every_ns), format_ns(event.for_ns)
+        return "every", f"{kind.name} every {every} cannot last {lasts}: it would not end before it begins again"
+    return None
 
 
 def describe_fault(event: FaultEvent) -> str:

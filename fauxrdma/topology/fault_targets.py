@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fauxrdma.errors import ConfigError
-from fauxrdma.topology.fault_events import KINDS
+from fauxrdma.topology.fault_events import KINDS, misfit
 from fauxrdma.topology.graph import NodeKind, Topology
 from fauxrdma.wire.fault_messages import FaultEvent
 
@@ -18,7 +18,11 @@ _NODE_KINDS = {"switch": NodeKind.SWITCH, "hca": NodeKind.HCA, "gpu": NodeKind.G
 
 
 def checked_fault(event: FaultEvent, topology: Topology) -> FaultEvent:
-    """The fault with its target by the full name. Raises ConfigError for what `topology` has not."""
+    """The fault with its target by the full name. Raises ConfigError for what `topology` has not, and for a fault that
+    is not what its kind is to be told."""
+    wrong = misfit(event)
+    if wrong is not None:
+        raise ConfigError(wrong[1])
     target = KINDS[event.kind].target
     if target == "link":
         return replace(event, target=cable_name(event.target, topology))

@@ -15,4 +15,6 @@ def with_hca_rate(topology: Topology, rate: Rate) -> Topology:
     for link in data["links"]:
         if link["kind"] == "cable" and (link["src"] in hcas or link["dst"] in hcas):
             link["rate_bps"] = min(link["rate_bps"], rate.bits_per_s)
-    return Topology.from_dict(data)
+    slower = Topology.from_dict(data)
+    slower.events = topology.events
+    return slower

@@ -18,16 +18,28 @@ from fauxrdma.topology.routing_choice import ENGINE_NAMES, ROOTED_ENGINES, parse
 from fauxrdma.units import (
     LENGTH_PATTERN,
     RATE_PATTERN,
+    SHARE_PATTERN,
     SIZE_PATTERN,
     TIME_PATTERN,
     Rate,
     parse_length_m,
     parse_rate,
+    parse_share,
     parse_size,
     parse_time_ns,
 )
 
-__all__ = ["MTUS", "ComputeField", "LengthField", "MtuField", "RateField", "RoutingField", "SizeField", "TimeField"]
+__all__ = [
+    "MTUS",
+    "ComputeField",
+    "LengthField",
+    "MtuField",
+    "RateField",
+    "RoutingField",
+    "ShareField",
+    "SizeField",
+    "TimeField",
+]
 
 T = TypeVar("T")
 
@@ -96,6 +108,10 @@ def _size_guess(number: str, rest: str) -> str:
     return f"{number}{prefix + 'iB' if prefix in 'KMG' and prefix else 'B'}"
 
 
+def _share_guess(number: str, rest: str) -> str:
+    return f"{number}%" if rest or float(number) >= 1 else f"{float(number) * 100:g}%"
+
+
 def _is_mtu(value: object) -> int:
     size = parse_size(value)
     if size not in MTUS:
@@ -118,6 +134,8 @@ TimeField = Annotated[int, _with_unit(parse_time_ns, _time_guess), _text(TIME_PA
 """In nanoseconds."""
 SizeField = Annotated[int, _with_unit(parse_size, _size_guess), _text(SIZE_PATTERN, "2GiB", "512MiB")]
 """In bytes."""
+ShareField = Annotated[float, _with_unit(parse_share, _share_guess), _text(SHARE_PATTERN, "0.5%", "100%")]
+"""A part of one."""
 MtuField = Annotated[
     int,
     _with_unit(_is_mtu, _size_guess),

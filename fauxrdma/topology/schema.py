@@ -13,9 +13,28 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from fauxrdma.topology.quantities import ComputeField, LengthField, MtuField, RateField, RoutingField, TimeField
+from fauxrdma.topology.quantities import (
+    ComputeField,
+    LengthField,
+    MtuField,
+    RateField,
+    RoutingField,
+    ShareField,
+    TimeField,
+)
 
-__all__ = ["CableForm", "FabricForm", "Form", "HostsForm", "Key", "SwitchForm", "json_schema", "keys"]
+__all__ = [
+    "CableForm",
+    "EventForm",
+    "EventsForm",
+    "FabricForm",
+    "Form",
+    "HostsForm",
+    "Key",
+    "SwitchForm",
+    "json_schema",
+    "keys",
+]
 
 
 class Form(BaseModel):
@@ -108,6 +127,54 @@ class CableForm(Form):
     )
 
 
+class EventForm(Form):
+    """A fault, and when it begins and ends (docs/faults.md). Which keys it has depends on the fault."""
+
+    at: TimeField = _written("0ns", "When it begins, after the first queue pair was connected; fabric time.")
+    fault: Literal[
+        "link-down", "link-flap", "degrade", "latency", "bit-errors", "packet-loss", "pause-storm", "switch-down",
+        "hca-down", "slow-gpu", "partition", "sm-restart",
+    ] = Field(examples=["link-down"], description="What happens.")  # fmt: skip
+    link: str | None = Field(
+        default=None,
+        examples=["n0.hca1"],
+        description="The cable it befalls: an HCA for its own, or both ends, as leaf1->spine1:2 or leaf1 -- spine1:2.",
+    )
+    switch: str | None = Field(default=None, examples=["leaf1"], description="The switch it befalls.")
+    hca: str | None = Field(default=None, examples=["n0.hca1"], description="The HCA it befalls.")
+    gpu: str | None = Field(default=None, examples=["n0.gpu0"], description="The GPU it befalls.")
+    groups: list[list[str]] | None = Field(
+        default=None,
+        examples=["[[n0, n1], [n2]]"],
+        description="Nodes or HCAs, in groups that reach their own only; who is in none reaches all.",
+    )
+    rate: RateField | None = Field(default=None, examples=["50Gbps"], description="What the cable signals at.")
+    latency: TimeField | None = Field(default=None, examples=["5us"], description="What the cable takes longer.")
+    loss: ShareField | None = Field(default=None, examples=["0.5%"], description="How many packets are lost.")
+    bit_errors: float | None = Field(
+        default=None, ge=0, le=1, examples=["1e-7"], description="The part of bits that are wrong."
+    )
+    factor: float | None = Field(default=None, ge=1, le=1e6, examples=["4.0"], description="How many times slower.")
+    priority: int | None = Field(
+        default=None, ge=0, le=15, examples=["3"], description="The service level that is paused. None: all."
+    )
+    duration: TimeField | None = Field(
+        default=None, alias="for", examples=["2ms"], description="How long it lasts. None: to the end."
+    )
+    every: TimeField | None = Field(
+        default=None, examples=["5ms"], description="From one outage of a flapping cable to the next."
+    )
+    times: int | None = Field(default=None, ge=1, le=10_000, examples=["3"], description="How many outages.")
+
+
+class EventsForm(Form):
+    """A file of events, for --events."""
+
+    events: list[EventForm] = Field(
+        min_length=1, examples=["[{at: 5ms, fault: link-down, link: n0.hca1}]"], description="What happens when."
+    )
+
+
 class FabricForm(Form):
     """A fabric for fauxrdma: hosts, switches, and the cables between them."""
 
@@ -157,6 +224,7 @@ class FabricForm(Form):
         examples=["[{from: n*.hca*, to: leaf1, rate: 200Gbps, length: 3m}]"],
         description="What is plugged in where; ports are taken in this order.",
     )
+    events: list[EventForm] = Field(default=[], description="What befalls the fabric, and when.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +253,7 @@ _INSIDE: dict[str, tuple[str, type[Form]]] = {
     "hosts": ("hosts.", HostsForm),
     "switches": ("switches.NAME.", SwitchForm),
     "cables": ("cables[].", CableForm),
+    "events": ("events[].", EventForm),
 }
 
 

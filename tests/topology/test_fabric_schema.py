@@ -37,7 +37,15 @@ def refusals(value: Any, schema: dict[str, Any], whole: dict[str, Any], where: s
     if "anyOf" in schema:
         each = [refusals(value, option, whole, where) for option in schema["anyOf"]]
         return [] if [] in each else each[0]
-    types = {"string": str, "integer": int, "boolean": bool, "object": dict, "array": list, "null": type(None)}
+    types = {
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "object": dict,
+        "array": list,
+        "null": type(None),
+    }
     wanted = types[schema["type"]] if "type" in schema else object
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is int):
         return [f"{where}: not {schema['type']}"]
@@ -127,7 +135,7 @@ def test_the_page_has_every_key_once_with_its_default() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (.*) \| ([^|]*) \|$", PAGE, flags=re.MULTILINE)
     documented = {path: default.split(":")[0].strip("` ") for path, _, default in rows}
     assert documented | {key.path: key.default for key in keys()} == documented
-    section = [path for path, _, _ in rows if re.match(r"(hosts|switches|cables)[.\[]", path)]
+    section = [path for path, _, _ in rows if re.match(r"(hosts|switches|cables|events)[.\[]", path)]
     assert set(section) - {"switches.NAME"} == {key.path for key in keys() if re.search(r"[.\[]", key.path)}
     assert len(set(section)) == len(section)
 
