@@ -34,8 +34,8 @@ def record_lab(lab: RunningLab) -> None:
 
 
 def find_lab(where: str | None = None) -> RunningLab:
-    """The lab that is called `where`, or whose directory that is, by path or name; the only one that runs when it is None. Raises SetupError
-    when there is none, ConfigError when there are several or none is called so."""
+    """The lab that is called `where`, or whose directory that is, by path or name; the only one that runs when it is
+    None. Raises SetupError when there is none, ConfigError when there are several or none is called so."""
     running = {path.name: _read(path) for path in live_directories() if (path / _RECORD).exists()}
     running |= {
         state.name: RunningLab(state.fabric, *state.subnet_manager, state.directory)
