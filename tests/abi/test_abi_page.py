@@ -31,6 +31,10 @@ ANSWERS = {
     "SrqState",
     "VerbFailed",
     "AsyncEventNotice",
+    "CmListening",
+    "CmNotice",
+    "CmParameters",
+    "CmResolved",
 }
 
 
