@@ -73,6 +73,15 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="flows|queues",
+            help="flows: links are shared fairly, as under clock paced. queues: buffers, credits or PAUSE, DCQCN "
+            "(docs/queues.md); slower.",
+        ),
+    ] = "flows",
     placement: PlacementOption = "block",
     on_nodes: OnNodesOption = None,
     routing: RoutingOption = None,
@@ -96,6 +105,7 @@ def plan(
       fauxrdma plan all_to_all seed-rail8 --gpus 4 --show --algorithm direct --size 64K --plot messages.svg
       fauxrdma plan all_reduce fat-tree --show --algorithm ring --rank 0 --format json
       fauxrdma plan all_reduce seed-rail8 --gpus 4 --placement cyclic -b 1M -e 64M
+      fauxrdma plan all_to_all fat-tree --nodes 8 --model queues -b 64K -e 4M -f 4
       fauxrdma plan all_reduce seed-rail8 --nodes 4 --gpus 8 --intra-node nvlink --channels 8 --cross-nic 0 -b 64M
       fauxrdma plan all_reduce fat-tree --algorithm file:examples/plans/ring_all_reduce.yaml
     """
@@ -106,6 +116,7 @@ def plan(
     from fauxrdma.collectives.request import FILE_PREFIX
     from fauxrdma.collectives.selector import Selector
     from fauxrdma.communicator.channel_set import channel_slot_bytes
+    from fauxrdma.fabric.queues.settings import QueueSettings
     from fauxrdma.fabric.subnet import SubnetManager
     from fauxrdma.topology.loading import load_topology
     from fauxrdma.topology.placement import choose_placement
@@ -115,7 +126,10 @@ def plan(
     topology = load_topology(fabric, nodes, gpus).with_routing(routing)
     own_nodes = parse_nodes(on_nodes) if on_nodes is not None else None
     places = choose_placement(placement, topology, gpus, on_nodes=own_nodes, seed=seed).places
-    paths = RankPaths(SubnetManager(topology, seed), places, intra_node)
+    manager = SubnetManager(topology, seed)
+    if model not in ("flows", "queues"):
+        raise ConfigError(f"--model {model!r}: it is flows or queues")
+    paths = RankPaths(manager, places, intra_node, QueueSettings.of(manager.transport) if model == "queues" else None)
     selector = Selector(paths)
     if channels > 1 or cross_nic is not None:
         nodes_of, hcas = selector.ranks.nodes, [place.hca for place in places]

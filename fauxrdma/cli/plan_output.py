@@ -35,7 +35,7 @@ def _where(selector: Selector) -> str:
     nodes = len({place.node for place in paths.places})
     return (
         f"{paths.topology.name}: {_count(paths.world_size, 'rank')} on {_count(nodes, 'node')}, "
-        f"within nodes over {paths.intra_node}"
+        f"within nodes over {paths.intra_node}" + ("" if paths.queues is None else ", through queues")
     )
 
 
@@ -51,6 +51,7 @@ def _about(selector: Selector) -> dict[str, Any]:
         "transport": paths.topology.transport,
         "routing": paths.manager.routes.engine,
         "intra_node": paths.intra_node,
+        "model": "flows" if paths.queues is None else "queues",
         "places": places,
     }
 

@@ -1,13 +1,14 @@
 """What a plan costs on a fabric: its time over shared links, and the bytes on every one of them.
 
-The time comes from playing all ranks' programs by the model that also paces a running lab (`fabric_player`). The bytes
+The time comes from playing all ranks' programs by the model that also paces a running lab (`fabric_player`), or through
+queues (`queue_player`) where the paths say so. The bytes
 are counted from the programs and the forwarding tables alone: they are exact and depend on no timing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fauxrdma.collectives.channelled import ChannelledPlan
@@ -16,6 +17,7 @@ from fauxrdma.collectives.plan import Plan, Put, Signal, Wait
 from fauxrdma.collectives.rank_paths import RankPath, RankPaths
 from fauxrdma.errors import LocalProtocolError
 from fauxrdma.fabric.peer_way import even_shares
+from fauxrdma.fabric.queues.settings import QueueSettings
 from fauxrdma.topology.rails import rails_of
 
 __all__ = ["FabricCost", "MessageTime", "PairTraffic", "fabric_cost"]
@@ -107,9 +109,28 @@ def fabric_cost(
             sent_by[flow].messages += 1
             sent_by[flow].nbytes += size
     flights: list[Flight] | None = [] if messages_too else None
-    ends = play(programs, list(sent_by), _capacities(sent, paths), flights)
+    if paths.queues is None:
+        ends = play(programs, list(sent_by), _capacities(sent, paths), flights)
+    else:
+        ends = _in_queues(programs, sent, paths, paths.queues, flights)
     cost = _counted(sent, paths, [max(ends[rank::n]) for rank in range(n)], max(part.rounds for part, _ in parts))
     return cost if flights is None else replace(cost, messages_ns=_times(flights, sent_by))
+
+
+def _in_queues(
+    programs: Sequence[Sequence[Operation]],
+    sent: Iterable[_Sent],
+    paths: RankPaths,
+    settings: QueueSettings,
+    flights: list[Flight] | None,
+) -> list[int]:
+    # Here and not at the top: only who asks for queues waits for them to be imported.
+    from fauxrdma.collectives.queue_player import play_in_queues
+
+    own = list(sent)
+    ways = {one.flow: one.path.ways or (tuple(hop[0] for hop in one.path.hops),) for one in own}
+    lanes = {one.flow: paths.lane(*one.pair) if one.path.over_hcas else 0 for one in own}
+    return play_in_queues(programs, ways, lanes, _capacities(own, paths), paths.topology, settings, flights)
 
 
 def _channels(plan: ChannelledPlan, paths: RankPaths) -> list[tuple[Plan, RankPaths]]:

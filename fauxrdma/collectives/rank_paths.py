@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.fabric.peer_way import peer_way
+from fauxrdma.fabric.queues.settings import QueueSettings
 from fauxrdma.fabric.routing import FlowKey
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.memory.location import gpu_memory
@@ -47,17 +48,25 @@ class RankPath:
 
 
 class RankPaths:
-    """The paths between the ranks of a job. `places[r]` is where rank r sits on the topology of `manager`.
+    """The paths between the ranks of a job. `places[r]` is where rank r sits on the topology of `manager`. `queues`:
+    what plans are played through, None for links that are shared fairly.
 
     Raises ConfigError for an `intra_node` that is none of :data:`INTRA_NODE`, and for a place that does not exist.
     """
 
-    def __init__(self, manager: SubnetManager, places: Sequence[RankPlace], intra_node: str = NVLINK) -> None:
+    def __init__(
+        self,
+        manager: SubnetManager,
+        places: Sequence[RankPlace],
+        intra_node: str = NVLINK,
+        queues: QueueSettings | None = None,
+    ) -> None:
         if intra_node not in INTRA_NODE:
             raise ConfigError(f"ranks of one node talk over {' or '.join(INTRA_NODE)}, not {intra_node!r}")
         self.manager = manager
         self.places = tuple(places)
         self.intra_node = intra_node
+        self.queues = queues
         topology = manager.topology
         for place in self.places:
             topology.gpu(place.node, place.gpu)
@@ -79,11 +88,15 @@ class RankPaths:
     def over(self, hcas: Sequence[int]) -> RankPaths:
         """The paths of the same ranks where rank r uses HCA `hcas[r]` (index from 1) of its node."""
         places = [replace(place, hca=hca) for place, hca in zip(self.places, hcas, strict=True)]
-        return RankPaths(self.manager, places, self.intra_node)
+        return RankPaths(self.manager, places, self.intra_node, self.queues)
 
     def hop_rate(self, hop: tuple[int, ...]) -> Rate:
         """The payload rate of a hop: that of all its links together."""
         return Rate(sum(self.manager.payload_rate(link).bits_per_s for link in hop))
+
+    def lane(self, source: int, target: int) -> int:
+        """The virtual lane between two ranks."""
+        return self.manager.routes.sl(self._lids[source], self._lids[target])
 
     def path(self, source: int, target: int) -> RankPath:
         """The path between two ranks. Raises FabricUnhealthy when the fabric has none."""

@@ -170,3 +170,16 @@ def test_mistakes_are_one_line(cli: Any, arguments: tuple[str, ...], words: str)
     assert done.stdout == ""
     assert done.stderr.startswith("fauxrdma: error: ")
     assert words in done.stderr
+
+
+def test_through_queues(cli: Any) -> None:
+    command = ("plan", "all_to_all", "ring,switches=5", "--nodes", "10", "-b", "1M", "-e", "1M", "--format", "json")
+    fair, queued = (json.loads(cli(*command, "--model", model).stdout) for model in ("flows", "queues"))
+    assert (fair["model"], queued["model"]) == ("flows", "queues")
+    assert set(queued["sizes"][0]["predicted_ns"]) == {"direct"}
+    assert queued["sizes"][0]["predicted_ns"]["direct"] == pytest.approx(
+        fair["sizes"][0]["predicted_ns"]["direct"], rel=0.05
+    )
+    assert "deadlocks" in queued["unusable"]["pairwise"]
+    refused = cli(*command, "--model", "queue")
+    assert (refused.returncode, "--model 'queue': it is flows or queues" in refused.stderr) == (2, True)

@@ -125,6 +125,14 @@ class Dcqcn:
             self._by_bytes[full] += 1
             self._increase(np.flatnonzero(full))
 
+    def inherit(self, flow: int, other: int) -> None:
+        """`flow` goes on where `other`, of the same queue pair, is."""
+        for state in (self.rate, self.target, self.alpha, self._alpha_due, self._timer_due, self._bytes, self._cut_at):
+            state[flow] = state[other]
+        for counter in (self._by_time, self._by_bytes):
+            counter[flow] = counter[other]
+        self._grew_by_time[flow] = self._grew_by_time[other]
+
     def _notify(self, now_ns: float, flows: NDArray[np.intp]) -> None:
         p = self.parameters
         updated = (1 - p.g) * self.alpha[flows] + p.g

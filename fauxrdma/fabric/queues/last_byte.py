@@ -16,12 +16,13 @@ Flags = NDArray[np.bool_]
 
 
 class LastBytes:
-    """The last bytes of F flows. `lane`: (F, H), `last`: (F,) as in `Layout`; `rate`: (K,) bytes per ns."""
+    """The last bytes of F flows. `lane`: (F, H), `last`: (F,) as in `Layout`; `slowest`: (F,), the rate of
+    the slowest lane of each, in bytes per ns."""
 
-    def __init__(self, lane: NDArray[np.intp], last: NDArray[np.intp], rate: Floats) -> None:
+    def __init__(self, lane: NDArray[np.intp], last: NDArray[np.intp], slowest: Floats) -> None:
         self._lane = lane
         self._last = last
-        self._rate = rate
+        self._slowest = slowest
         self._slot: NDArray[np.intp] = np.full(len(last), -1, dtype=np.intp)
         self._target: Floats = np.full(len(last), np.nan)
         self._under_way: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -40,13 +41,17 @@ class LastBytes:
         self._slot[flows] = -1
         self._under_way = np.flatnonzero(self._slot >= 0)
 
-    def join(self, waiting: Floats, served: Floats) -> None:
-        """Before a step: `waiting` (K,) bytes are in each queue, `served` (K,) have ever left it."""
+    def join(self, waiting: Floats, served: Floats, own: Floats) -> None:
+        """Before a step: `waiting` (K,) bytes are in each queue, `served` (K,) have ever left it; `own` (F, H) are the
+        bytes of each flow in its slots. All of a flow's bytes are before its last, those too that lag behind in queues
+        that mix."""
         flows = self._under_way
         if len(flows):
             new = flows[np.isnan(self._target[flows])]
-            lanes = self._lane[new, self._slot[new]]
-            self._target[new] = served[lanes] + waiting[lanes]
+            slots = self._slot[new]
+            lanes = self._lane[new, slots]
+            before = np.where(np.arange(own.shape[1]) <= slots[:, None], own[new], 0.0).sum(axis=1)
+            self._target[new] = served[lanes] + np.maximum(waiting[lanes], before)
 
     def leave(self, served_before: Floats, served: Floats, step_ns: float) -> tuple[NDArray[np.intp], Floats]:
         """After a step: the flows whose last byte reached the receiver, and how far into the step that was, in ns."""
@@ -59,7 +64,8 @@ class LastBytes:
         gone = flows[out]
         done = gone[self._slot[gone] == self._last[gone]]
         lanes = self._lane[done, self._last[done]]
-        offset = np.clip((self._target[done] - served_before[lanes]) / self._rate[lanes], 0.0, step_ns)
+        # The last lane may be faster than what feeds it.
+        offset = np.clip((self._target[done] - served_before[lanes]) / self._slowest[done], 0.0, step_ns)
         self._slot[gone] += 1
         self._target[gone] = np.nan
         if len(done):

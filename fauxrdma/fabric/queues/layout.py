@@ -86,11 +86,12 @@ class Layout:
         self.source_columns = self._source_columns([before for before, _ in paths], payload_rates)
 
     def _split(self, way: Way) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The links before the sender's cable, and those with queues. Within a host it is all one sender."""
+        """The links before the sender's cable, and those with queues. Within a host the same links are both: the sender
+        has its part of them, and what comes in by them waits its turn for the next."""
         for at, link in enumerate(way.links):
             if self.topology.links[link].kind == "cable":
                 return way.links[:at], way.links[at:]
-        return way.links[:-1], way.links[-1:]
+        return way.links[:-1], way.links
 
     def _source_columns(
         self, before: list[tuple[int, ...]], payload_rates: Sequence[Rate]

@@ -22,6 +22,9 @@ class SendControl(Protocol):
     def step(self, now_ns: float, sent: Floats, acked: Floats, notified: Flags | None, lost: Flags | None) -> None:
         """A step is over: bytes that left and that arrived, who was notified of congestion, who found out a loss."""
 
+    def inherit(self, flow: int, other: int) -> None:
+        """`flow` goes on where `other`, of the same queue pair, is."""
+
 
 class LineRate:
     """`line`: (F,), bytes per ns."""
@@ -35,3 +38,6 @@ class LineRate:
 
     def step(self, now_ns: float, sent: Floats, acked: Floats, notified: Flags | None, lost: Flags | None) -> None:
         """Nothing is learnt."""
+
+    def inherit(self, flow: int, other: int) -> None:
+        """There is nothing."""

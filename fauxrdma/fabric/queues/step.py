@@ -106,9 +106,11 @@ class QueueModel:
         self._in_network: Floats = np.zeros(flows)
         self._started: Flags = np.zeros(flows, dtype=bool)
         self._done: Flags = np.zeros(flows, dtype=bool)
+        self._behind: list[tuple[int, int]] = []
 
-        self._last_bytes = LastBytes(layout.lane, layout.last, layout.rate)
-        self._before_gaps = LastBytes(layout.lane, layout.last, layout.rate)
+        slowest = np.append(layout.rate, np.inf)[layout.lane].min(axis=1, initial=np.inf)
+        self._last_bytes = LastBytes(layout.lane, layout.last, slowest)
+        self._before_gaps = LastBytes(layout.lane, layout.last, slowest)
         self._buffers = Buffers(layout, settings, self._by_pause, dt)
         delay = 2 * layout.propagation_ns + settings.pfc.response_ns
         self.pause_control = PauseControl(settings.pfc, layout.rate, delay, self._by_pause, dt, random)
@@ -148,10 +150,14 @@ class QueueModel:
 
     # -- the outside
 
-    def start(self, flow: int) -> None:
-        """Flow number `flow` begins to send in the next step."""
+    def start(self, flow: int, after: int | None = None) -> None:
+        """Flow number `flow` begins to send in the next step; if `after` another, of the same queue pair, behind what
+        that has left to send and with its congestion control as it is."""
         self.unsent[flow] = self.sizes[flow]
         self._started[flow] = True
+        if after is not None:
+            self.control.inherit(flow, after)
+            self._behind.append((flow, after))
 
     @property
     def busy(self) -> bool:
@@ -169,8 +175,8 @@ class QueueModel:
         lanes = layout.count
         self._offer()
         waiting = sums(self._flat_lane, state[0].ravel(), lanes + 1)[:lanes]
-        self._last_bytes.join(waiting, self._served)
-        self._before_gaps.join(waiting, self._served)
+        self._last_bytes.join(waiting, self._served, state[0])
+        self._before_gaps.join(waiting, self._served, state[-1])
         room = self._room(now)
         granted = share_links(
             self._budget, np.minimum(waiting, room), self._weights, layout.link_of, classes=layout.has_classes
@@ -211,7 +217,12 @@ class QueueModel:
     def _offer(self) -> None:
         """Put into each sender's slot what it wants to send."""
         queued = self._in_network if self.settings.congestion_control is CongestionControl.TCP else None
-        want = np.minimum(self.control.limits(queued, self.step_ns), self.unsent)
+        limits = self.control.limits(queued, self.step_ns)
+        want = np.minimum(limits, self.unsent)
+        if self._behind:
+            for flow, other in self._behind:
+                want[flow] = min(want[flow], max(limits[flow] - want[other], 0.0))
+            self._behind = [pair for pair in self._behind if self.unsent[pair[1]] > _CRUMB]
         for links, rates in self.layout.source_columns:
             load = sums(links, want, len(rates))
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -53,3 +53,8 @@ class TcpLike:
                 waiting = self._queued[halve] / self._line[halve]
                 self._quiet_until[halve] = now_ns + self._round_trip[halve] + waiting
         np.minimum(self.window, LARGEST_WINDOW, out=self.window)
+
+    def inherit(self, flow: int, other: int) -> None:
+        """`flow` goes on where `other`, of the same connection, is."""
+        for state in (self.window, self._threshold, self._quiet_until):
+            state[flow] = state[other]
