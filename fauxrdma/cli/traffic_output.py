@@ -200,7 +200,7 @@ def _print_ports(ports: list[PortResult], top: int) -> None:
 
 
 def _some(amount: float, how: Any) -> str:
-    return str(how(amount)) if amount >= 1.0 else ""
+    return str(how(round(amount))) if amount >= 1.0 else ""
 
 
 def _print_table(headings: tuple[str, ...], rows: list[list[Any]], of: int, what: str, which: str) -> None:
