@@ -16,15 +16,16 @@ Flags = NDArray[np.bool_]
 
 
 class LastBytes:
-    """The last bytes of F flows. `lane`: (F, H), `last`: (F,) as in `Layout`; `slowest`: (F,), the rate of
-    the slowest lane of each, in bytes per ns."""
+    """The last bytes of F flows. `lane`: (F, H), `last`: (F,) as in `Layout`; `rate`: (K,) bytes per ns."""
 
-    def __init__(self, lane: NDArray[np.intp], last: NDArray[np.intp], slowest: Floats) -> None:
+    def __init__(self, lane: NDArray[np.intp], last: NDArray[np.intp], rate: Floats) -> None:
         self._lane = lane
         self._last = last
-        self._slowest = slowest
+        self._rate = rate
+        self._slowest: Floats = np.append(rate, np.inf)[lane].min(axis=1, initial=np.inf)
         self._slot: NDArray[np.intp] = np.full(len(last), -1, dtype=np.intp)
         self._target: Floats = np.full(len(last), np.nan)
+        self._not_before: Floats = np.zeros(len(last))
         self._under_way: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def follow(self, flows: NDArray[np.intp], slots: NDArray[np.intp] | None = None) -> None:
@@ -41,19 +42,22 @@ class LastBytes:
         self._slot[flows] = -1
         self._under_way = np.flatnonzero(self._slot >= 0)
 
-    def join(self, waiting: Floats, served: Floats, own: Floats) -> None:
+    def join(self, now_ns: float, waiting: Floats, served: Floats, own: Floats) -> None:
         """Before a step: `waiting` (K,) bytes are in each queue, `served` (K,) have ever left it; `own` (F, H) are the
-        bytes of each flow in its slots. All of a flow's bytes are before its last, those too that lag behind in queues
-        that mix."""
+        bytes of each flow in its slots. All of a flow's bytes come before its last, those too that lag behind because
+        queues mix: it leaves no sooner than they could have."""
         flows = self._under_way
         if len(flows):
             new = flows[np.isnan(self._target[flows])]
             slots = self._slot[new]
             lanes = self._lane[new, slots]
             before = np.where(np.arange(own.shape[1]) <= slots[:, None], own[new], 0.0).sum(axis=1)
-            self._target[new] = served[lanes] + np.maximum(waiting[lanes], before)
+            self._target[new] = served[lanes] + waiting[lanes]
+            self._not_before[new] = now_ns + before / self._rate[lanes]
 
-    def leave(self, served_before: Floats, served: Floats, step_ns: float) -> tuple[NDArray[np.intp], Floats]:
+    def leave(
+        self, now_ns: float, served_before: Floats, served: Floats, step_ns: float
+    ) -> tuple[NDArray[np.intp], Floats]:
         """After a step: the flows whose last byte reached the receiver, and how far into the step that was, in ns."""
         flows = self._under_way
         if not len(flows):
@@ -61,11 +65,13 @@ class LastBytes:
         lanes = self._lane[flows, self._slot[flows]]
         # Sums of many steps: a byte in 1e9 is lost to rounding.
         out = served[lanes] >= self._target[flows] - 1e-9 * (1.0 + served[lanes])
+        out &= self._not_before[flows] <= now_ns + step_ns * (1 + 1e-9)
         gone = flows[out]
         done = gone[self._slot[gone] == self._last[gone]]
         lanes = self._lane[done, self._last[done]]
         # The last lane may be faster than what feeds it.
-        offset = np.clip((self._target[done] - served_before[lanes]) / self._slowest[done], 0.0, step_ns)
+        offset = (self._target[done] - served_before[lanes]) / self._slowest[done]
+        offset = np.clip(np.maximum(offset, self._not_before[done] - now_ns), 0.0, step_ns)
         self._slot[gone] += 1
         self._target[gone] = np.nan
         if len(done):

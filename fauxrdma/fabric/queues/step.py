@@ -108,9 +108,8 @@ class QueueModel:
         self._done: Flags = np.zeros(flows, dtype=bool)
         self._behind: list[tuple[int, int]] = []
 
-        slowest = np.append(layout.rate, np.inf)[layout.lane].min(axis=1, initial=np.inf)
-        self._last_bytes = LastBytes(layout.lane, layout.last, slowest)
-        self._before_gaps = LastBytes(layout.lane, layout.last, slowest)
+        self._last_bytes = LastBytes(layout.lane, layout.last, layout.rate)
+        self._before_gaps = LastBytes(layout.lane, layout.last, layout.rate)
         self._buffers = Buffers(layout, settings, self._by_pause, dt)
         delay = 2 * layout.propagation_ns + settings.pfc.response_ns
         self.pause_control = PauseControl(settings.pfc, layout.rate, delay, self._by_pause, dt, random)
@@ -175,8 +174,8 @@ class QueueModel:
         lanes = layout.count
         self._offer()
         waiting = sums(self._flat_lane, state[0].ravel(), lanes + 1)[:lanes]
-        self._last_bytes.join(waiting, self._served, state[0])
-        self._before_gaps.join(waiting, self._served, state[-1])
+        self._last_bytes.join(now, waiting, self._served, state[0])
+        self._before_gaps.join(now, waiting, self._served, state[-1])
         room = self._room(now)
         granted = share_links(
             self._budget, np.minimum(waiting, room), self._weights, layout.link_of, classes=layout.has_classes
@@ -349,7 +348,7 @@ class QueueModel:
                 self.flows.notified += notified
         restarted: Numbers | None = None
         if self._recovery is not None:
-            reached, _ = self._before_gaps.leave(before, self._served, self.step_ns)
+            reached, _ = self._before_gaps.leave(now, before, self._served, self.step_ns)
             if len(reached):
                 good = self._state[-1, reached]
                 there = good[np.arange(len(reached)), self.layout.last[reached] + 1]
@@ -376,7 +375,7 @@ class QueueModel:
             out &= ~self._recovery.gap
         if self._repair is not None:
             out &= self._repair.pending == 0.0
-        gone, offset = self._last_bytes.leave(served_before, self._served, dt)
+        gone, offset = self._last_bytes.leave(self.now_ns, served_before, self._served, dt)
         through = out & (layout.last == 0)
         if through.any():  # within a host: there is no queue for the last byte to wait in
             direct = np.flatnonzero(through)
