@@ -46,7 +46,8 @@ def test_a_victim_is_held_up_behind_a_full_lane_and_not_in_another_priority(tran
     together, apart = rates(0), rates(3)
     # Behind the trunk every sender has a quarter of what the trunk's lane gets through: the victim as much as they.
     assert together[3] < 15.0
-    assert apart[3] == pytest.approx(100.0 * TRANSPORTS[transport].efficiency(4096), rel=0.01)
+    # The latency is about 1 % of the time it takes.
+    assert apart[3] == pytest.approx(100.0 * TRANSPORTS[transport].efficiency(4096), rel=0.015)
     assert sum(apart[:3]) == pytest.approx(25.0 * TRANSPORTS[transport].efficiency(4096), rel=0.02)
 
 
