@@ -8,6 +8,7 @@ from fauxrdma import verbs
 from fauxrdma.compat.base import PyverbsCM, PyverbsObject
 from fauxrdma.compat.handles import Handle, adopt, not_offered, refused_as
 from fauxrdma.compat.pyverbs_error import PyverbsUserError
+from fauxrdma.verbs.cm import CMID
 
 __all__ = ["PD", "ParentDomain", "ParentDomainContext", "ParentDomainInitAttr"]
 
@@ -20,6 +21,8 @@ class PD(Handle, verbs.PD, PyverbsCM):
     def __init__(self, creator: Any, **kwargs: Any) -> None:
         if kwargs.get("handle") is not None:
             not_offered("Failed to import PD", "import of protection domains")
+        if isinstance(creator, CMID):
+            creator = creator.context
         if not isinstance(creator, verbs.Context):
             raise PyverbsUserError(f"Cannot create PD from {type(creator)}")
         with refused_as("Failed to allocate PD"):

@@ -21,6 +21,7 @@ from fauxrdma.compat.utils import qp_state_to_str, qp_type_to_str, table
 from fauxrdma.compat.wr import RecvWR, SendWR
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.enums import QpState, QpType, WrOpcode
+from fauxrdma.verbs.cm import CMID
 
 __all__ = [
     "ECE",
@@ -47,6 +48,8 @@ class QP(Handle, verbs.QP, PyverbsCM):
     _CLOSING = "Failed to destroy QP"
 
     def __init__(self, creator: Any, init_attr: Any, qp_attr: QPAttr | None = None) -> None:
+        if isinstance(creator, CMID):
+            not_offered("Failed to create QP", "queue pairs made of a CMID: call its create_qp")
         with refused_as("Failed to create QP"):
             self._create(creator, init_attr)
         for parent in {id(each): each for each in (creator, self.pd, self.scq, self.rcq, self.srq)}.values():

@@ -15,6 +15,7 @@ import pyverbs.mem_alloc as mem
 import pyverbs.providers.efa.efadv as efadv
 import pyverbs.providers.mlx5.mlx5_enums as mlx5_enums
 import pyverbs.providers.mlx5.mlx5dv as mlx5dv
+from exercises_of_connections import connected_by_address, connected_by_events, datagram_service
 from exercises_of_resources import gpu_region, over_address
 from pyverbs import (
     addr,
@@ -225,6 +226,11 @@ OFFERED |= {
     "dmabuf.DrmDmaBuf": gpu_region,
     "comp_cntr.CompCntrInitAttr": lambda w: comp_cntr.CompCntrInitAttr(flags=1).flags == 1,
     "cmid.ConnParam": lambda w: cmid.ConnParam(retry=3).retry_count == 3,
+    "cmid.CMID": connected_by_address,
+    "cmid.CMEventChannel": connected_by_events,
+    "cmid.CMEvent": connected_by_events,
+    "cmid.AddrInfo": connected_by_address,
+    "cmid.UDParam": datagram_service,
     "cmid.JoinMCAttrEx": lambda w: cmid.JoinMCAttrEx(comp_mask=1).comp_mask == 1,
     **{f"mem_alloc.{name}": allocated for name in ("malloc", "free", "read32", "read64", "readbe32", "readbe64")},
     **{f"mem_alloc.{name}": allocated for name in ("write32", "write64", "writebe32", "writebe64")},
@@ -269,11 +275,6 @@ NOT_OFFERED |= {
     "flow.Flow": lambda w: flow.Flow(w.a, flow.FlowAttr()),
     "flow.FlowAction": lambda w: flow.FlowAction(),
     "comp_cntr.CompCntr": lambda w: comp_cntr.CompCntr(w.ctx, comp_cntr.CompCntrInitAttr()),
-    "cmid.CMID": lambda w: cmid.CMID(),
-    "cmid.CMEventChannel": lambda w: cmid.CMEventChannel(),
-    "cmid.CMEvent": lambda w: cmid.CMEvent(None),
-    "cmid.AddrInfo": lambda w: cmid.AddrInfo(),
-    "cmid.UDParam": lambda w: cmid.UDParam(None),
     "providers.mlx5.mlx5dv.Mlx5Context": lambda w: mlx5dv.Mlx5Context(mlx5dv.Mlx5DVContextAttr(), "hca1"),
     "providers.mlx5.mlx5dv.Mlx5Context.query_mlx5_port": lambda w: mlx5dv.Mlx5Context.query_mlx5_port(w.ctx, 1),
     "providers.mlx5.mlx5dv.Mlx5QP": lambda w: mlx5dv.Mlx5QP(w.ctx, w.extended(), None),

@@ -141,12 +141,12 @@ NOT_OFFERED |= {
 
 OFFERED |= {
     "pd.PD(ctx)": lambda w: p.PD(w.ctx).close() is None,
+    "pd.PD(cmid)": lambda w: p.PD(cmid.CMID(context=w.ctx)).close() is None,
     "pd.PD.handle": lambda w: w.pd.handle,
     "pd.ParentDomainInitAttr": lambda w: p.ParentDomainInitAttr(w.pd).comp_mask == 0,
     "pd.ParentDomainContext": lambda w: p.ParentDomainContext(w.pd, None, None, 5).user_data == 5,
 }
 NOT_OFFERED |= {
-    "pd.PD(cmid)": lambda w: p.PD(cmid.CMID()),
     "pd.PD(handle)": lambda w: p.PD(w.ctx, handle=1),
     "pd.PD.advise_mr": lambda w: w.pd.advise_mr(e.IBV_ADVISE_MR_ADVICE_PREFETCH, 0, [w.sge()]),
     "pd.PD.unimport": lambda w: w.pd.unimport(),

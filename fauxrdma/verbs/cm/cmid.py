@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections import deque
-from dataclasses import replace
-from typing import Self
+from collections.abc import Callable
+from typing import ClassVar, Self
 
 from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
@@ -64,6 +65,10 @@ class CMID:
     """
 
     CLOSE_ORDER = -2
+    _CONTEXT: ClassVar[Callable[..., Context]] = Context
+    _PD: ClassVar[Callable[..., PD]] = PD
+    _MR: ClassVar[Callable[..., MR]] = MR
+    """What it makes: fauxrdma.compat has its own."""
 
     def __init__(
         self,
@@ -123,7 +128,7 @@ class CMID:
         elif self.pd is not None:
             self._context = self.pd.context
         else:
-            self._context, self._owns_context = Context(_device_of(source)), True
+            self._context, self._owns_context = type(self)._CONTEXT(name=_device_of(source)), True
         self._context._children.add(self)
         events = connection_events(self._context)
         if self.channel is not None:
@@ -197,9 +202,13 @@ class CMID:
         """Make the queue pair, in INIT (of RDMA_PS_UDP in RTS); `qp` is it."""
         datagram = self.port_space == PortSpace.RDMA_PS_UDP
         if self.pd is None:
-            self.pd = PD(self.context)
+            self.pd = type(self)._PD(self.context)
             self._made.append(self.pd)
-        init = replace(qp_init_attr, qp_type=QpType.IBV_QPT_UD if datagram else QpType.IBV_QPT_RC)
+        given = qp_init_attr
+        init = QPInitAttr(
+            QpType.IBV_QPT_UD if datagram else QpType.IBV_QPT_RC, given.scq, given.rcq, given.cap, given.sq_sig_all,
+            given.qp_context, given.srq,
+        )  # fmt: skip
         for name, length in (("scq", init.cap.max_send_wr), ("rcq", init.cap.max_recv_wr)):
             if getattr(init, name) is None:
                 channel = CompChannel(self.context)
@@ -220,11 +229,11 @@ class CMID:
         self.port, self._kind = answer.port, "listener"
         self._take(answer.handle)
 
-    def get_request(self, timeout_s: float | None = None) -> CMID:
+    def get_request(self, timeout_s: float | None = None) -> Self:
         """Wait for a request (synchronous); the new end, whose `private_data` is what the peer said."""
         if not self._wait(lambda: bool(self._requests), timeout_s):
             raise VerbsError(errno.ETIMEDOUT, f"Failed to get request: none within {timeout_s} s")
-        return CMID(CMEvent.of(_E.RDMA_CM_EVENT_CONNECT_REQUEST, self, self._requests.popleft()))
+        return type(self)(CMEvent.of(_E.RDMA_CM_EVENT_CONNECT_REQUEST, self, self._requests.popleft()))
 
     def connect(self, param: ConnParam | None = None, timeout_s: float | None = None) -> None:
         """Ask the peer; ESTABLISHED, or REJECTED or UNREACHABLE."""
@@ -361,9 +370,9 @@ class CMID:
 
     def _region(self, length: int, access: int) -> MR:
         if self.pd is None:
-            self.pd = PD(self.context)
+            self.pd = type(self)._PD(self.context)
             self._made.append(self.pd)
-        made = MR(self.pd, length, access)
+        made = type(self)._MR(self.pd, length, access)
         self._made.append(made)
         return made
 
@@ -446,10 +455,10 @@ class CMID:
         self.close()
 
 
-def _device_of(source: str | None) -> str | None:
-    """The name of this node's device with that address, None for the default one. Raises VerbsError(EADDRNOTAVAIL)."""
+def _device_of(source: str | None) -> str:
+    """The name of this node's device with that address, or the default one's. Raises VerbsError(EADDRNOTAVAIL)."""
     if source is None:
-        return None
+        return os.environ.get("FAUXRDMA_HCA") or "hca1"
     for hca in get_device_list():
         if source in [gid for gid, _ in gid_table(hca.guid, hca.lid, hca.gid, hca.transport, hca.subnet)]:
             return hca.name

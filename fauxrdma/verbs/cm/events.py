@@ -91,6 +91,8 @@ class ConnectionEvents:
         poller.register(self.fd, select.POLLIN)
         if not poller.poll(None if timeout_s is None else timeout_s * 1000):
             return False
+        if self.fd < 0:
+            raise VerbsError(errno.EINVAL, "the context of this connection was closed")
         length = os.read(self.fd, LENGTH_BYTES)
         if not length:
             self.gone = True
