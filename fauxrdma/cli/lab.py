@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fauxrdma.cli import lab_running
+from fauxrdma.cli import lab_engines, lab_running
 from fauxrdma.cli.completion import complete_fabric
 from fauxrdma.cli.options import Format, FormatOption, JobCommand, StrictOption
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Labs from one file: init, up, ps, logs, exec, down.",
+    help="Labs from one file: init, up, ps, logs, exec, down, export.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -25,6 +25,8 @@ app.command("ps")(lab_running.ps)
 app.command("logs")(lab_running.logs)
 app.command("exec", cls=JobCommand)(lab_running.exec_)
 app.command("down")(lab_running.down)
+app.command("export")(lab_engines.export)
+app.command("node")(lab_engines.node)
 
 LAB_FILE = Path("lab.yaml")
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The lab file.")]
@@ -141,7 +143,10 @@ def up(
 
     lab_file = load_lab(file)
     if lab_file.form.driver == "compose":
-        raise ConfigError(f"{file}: driver: compose: this command starts processes; see `fauxrdma lab export`")
+        raise ConfigError(
+            f"{file}: driver: compose: this starts processes; write a compose file with "
+            f"`fauxrdma lab export {file} -o docker-compose.yml` and start it with `docker compose up`"
+        )
     command = list(context.obj or (lab_file.form.job.command if lab_file.form.job is not None else []))
     if run:
         _run(lab_file, command, output, prefix, strict, format_)

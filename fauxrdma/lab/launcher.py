@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from fauxrdma.errors import CheckFailed, ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
-from fauxrdma.lab.local import LocalLab, obituary, verdict
-from fauxrdma.lab.processes import Child, Stream, describe_exit
+from fauxrdma.lab.local import obituary, verdict
+from fauxrdma.lab.processes import Child, Stream, Supervisor, describe_exit
+from fauxrdma.topology.placement import Placement
 
-__all__ = ["JobResult", "RankLine", "parse_result_line", "resolve_command", "run_job"]
+__all__ = ["JobLab", "JobResult", "RankLine", "parse_result_line", "resolve_command", "run_job"]
 
 _PUMP_S = 0.1
 # How long ranks may take to notice by themselves that a daemon died, so that their own error is seen; and how long the
@@ -56,6 +58,26 @@ class JobResult:
     stats_dir: Path
 
 
+class JobLab(Protocol):
+    """What running a job needs of a lab: LocalLab's properties and methods of these names."""
+
+    @property
+    def supervisor(self) -> Supervisor: ...
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def stats_dir(self) -> Path: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def may_tie_children(self) -> bool: ...
+
+    def check(self) -> None: ...
+    def dead(self) -> list[Child]: ...
+    def env_of_rank(self, rank: int) -> dict[str, str]: ...
+    def await_ranks(self, pids: Sequence[int]) -> None: ...
+
+
 def parse_result_line(line: str) -> dict[str, str] | None:
     """The pairs of a line such as ``loss=0.12 accuracy=0.97 steps=55``; None when it holds anything else."""
     tokens = line.split()
@@ -92,16 +114,17 @@ def resolve_command(command: Sequence[str], folder: Path | None = None) -> list[
 
 
 def run_job(
-    lab: LocalLab,
+    lab: JobLab,
     command: Sequence[str],
     *,
+    node: int | None = None,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     on_line: Callable[[RankLine], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
 ) -> JobResult:
-    """Run `command` once for every rank of `lab` and wait for all ranks.
+    """Run `command` once for every rank of `lab`, or for those of one `node`, and wait for all of them.
 
     `environment` is added to what ranks find in theirs; they start in `folder` (default: here). `on_line` gets every
     output line, `on_notice` what the launcher itself has to say, `on_tick` is called several times a second. When one
@@ -129,6 +152,8 @@ def run_job(
 
     try:
         for rank, place in enumerate(lab.placement.places):
+            if node not in (None, place.node):
+                continue
             child = lab.supervisor.start(
                 f"rank {rank} (node {place.node}, GPU {place.gpu})",
                 argv,
@@ -146,7 +171,7 @@ def run_job(
 
 
 def _watch(
-    lab: LocalLab,
+    lab: JobLab,
     ranks: list[Child],
     on_notice: Callable[[str], None] | None,
     on_tick: Callable[[], None] | None,
@@ -181,7 +206,7 @@ def _watch(
         raise _failure(failed)
 
 
-def _settle(lab: LocalLab) -> None:
+def _settle(lab: JobLab) -> None:
     """Give a daemon whose death made a rank fail the time to be seen dead."""
     deadline = time.monotonic() + _SETTLE_S
     while not lab.dead() and (left := deadline - time.monotonic()) > 0:

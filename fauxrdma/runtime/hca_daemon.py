@@ -22,7 +22,7 @@ from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.event_trace import EventTrace
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.frame_receiver import FrameReceiver
-from fauxrdma.runtime.host_identity import host_identity
+from fauxrdma.runtime.host_identity import epoch_here, host_identity
 from fauxrdma.runtime.subnet_client import SubnetClient
 from fauxrdma.runtime.virtual_data_path import VirtualClock, VirtualDataPath
 from fauxrdma.runtime.virtual_node import VirtualNode
@@ -92,6 +92,8 @@ class HcaDaemon:
         try:
             self._bind_unix()
             host, self.port = listener.getsockname()[:2]
+            if host in ("0.0.0.0", "::"):
+                host = _address_towards(self._manager)
             hello = NodeHello(CONTROL_VERSION, self.node, host, self.port, host_identity(), os.getpid())
             self._subnet, welcome = await SubnetClient.connect(
                 self._manager, hello, self._from_manager, self._manager_lost
@@ -123,11 +125,12 @@ class HcaDaemon:
     def _build(self, loop: asyncio.AbstractEventLoop, welcome: NodeWelcome) -> DataPath:
         assert self._subnet is not None
         virtual = welcome.clock == "virtual"
+        epoch_ns = epoch_here(welcome.epoch_ns, welcome.boot_id, welcome.monotonic_ns)
         make = VirtualDataPath if virtual else DataPath
         data_path = make(
             loop,
             self.node,
-            VirtualClock(welcome.epoch_ns) if virtual else FabricClock(welcome.epoch_ns, welcome.dilation),
+            VirtualClock(welcome.epoch_ns) if virtual else FabricClock(epoch_ns, welcome.dilation),
             shaped=welcome.clock != "none",
             quantum=welcome.quantum,
             notify=self._subnet.send,
@@ -343,6 +346,20 @@ class HcaDaemon:
         if self._trace is not None:
             self._trace.close()
             self._trace = None
+
+
+def _address_towards(manager: tuple[str, int]) -> str:
+    """Our address on the network where the manager is: there the other daemons are, too. Raises SetupError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(*manager, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # sends nothing, but chooses the way
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise SetupError(
+            f"no way to the subnet manager at {manager[0]}:{manager[1]} ({error.strerror or error}): check "
+            "--subnet-manager, or give --listen an address that other nodes reach"
+        ) from None
 
 
 def _answers(path: str) -> bool:

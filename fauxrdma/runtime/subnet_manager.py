@@ -17,6 +17,7 @@ from fauxrdma.errors import ConfigError, RemoteProtocolError, SetupError
 from fauxrdma.fabric.dilation import MAX_BURST, choose_dilation, choose_quantum
 from fauxrdma.fabric.subnet import SubnetManager
 from fauxrdma.runtime.fabric_faults import FabricFaults
+from fauxrdma.runtime.host_identity import boot_id
 from fauxrdma.runtime.host_probe import host_bytes_per_s
 from fauxrdma.runtime.link_changes import LinkChanges
 from fauxrdma.runtime.manager_connection import ManagerConnection
@@ -246,6 +247,8 @@ class SubnetManagerService:
                     hcas=hcas,
                     routing=self.state.manager.routes.engine,
                     host_shape=self.topology.shape.to_dict(),
+                    boot_id=boot_id(),
+                    monotonic_ns=time.monotonic_ns(),
                 )
             )
             self._links.node_joined(message.node)

@@ -156,7 +156,8 @@ class NodeWelcome(Message):
 
     `clock` is 'paced' or 'none'; with 'none' dilation is 1 and nothing is shaped. `quantum` is the largest burst in
     bytes when shaped. `seed` feeds every random choice of the daemon (mixed with its node number). `host_shape` is what
-    is inside each host (HostShape.to_dict in topology/host_shape.py), `routing` the engine that chooses ways.
+    is inside each host (HostShape.to_dict in topology/host_shape.py), `routing` the engine that chooses ways. `boot_id`
+    is that of the manager's machine and `monotonic_ns` its CLOCK_MONOTONIC now: on another machine it is another clock.
     """
 
     version: int
@@ -169,6 +170,8 @@ class NodeWelcome(Message):
     hcas: list[HcaInfo]
     host_shape: dict[str, int | bool | None]
     routing: str = ""
+    boot_id: str = ""
+    monotonic_ns: int = 0
 
 
 @message

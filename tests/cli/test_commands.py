@@ -44,6 +44,8 @@ COMMANDS = [
     ["lab", "exec"],
     ["lab", "down"],
     ["lab", "schema"],
+    ["lab", "export"],
+    ["lab", "node"],
 ]
 
 # All-reduces a vector a few times through the torch-free communicator, as a rank of any job would.
