@@ -16,13 +16,15 @@ LENGTH = 1 << 18
 class Writer:
     """Two contexts, a region each, and a connected pair of RC queue pairs; `payload` is what is written."""
 
-    def __init__(self, lab: LocalLab, *, timeout: int = 14, retry_cnt: int = 7, length: int = LENGTH) -> None:
+    def __init__(
+        self, lab: LocalLab, *, timeout: int = 14, retry_cnt: int = 7, length: int = LENGTH, gpu: int | None = None
+    ) -> None:
         self.ctx = [Context("hca1", str(lab.socket_path(node))) for node in (0, 1)]
         pds = [PD(ctx) for ctx in self.ctx]
         self.length = length
         self.channel = CompChannel(self.ctx[0])
         self.cqs = [CQ(self.ctx[0], 256, None, self.channel), CQ(self.ctx[1], 16)]
-        self.mrs = [MR(pd, length, 7) for pd in pds]
+        self.mrs = [MR(pd, length, 7, gpu=gpu) for pd in pds]
         self.qps = [
             QP(pd, QPInitAttr(scq=cq, rcq=cq, cap=QPCap(max_send_wr=64))) for pd, cq in zip(pds, self.cqs, strict=True)
         ]
