@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fauxrdma.cli import lab_engines, lab_running
+from fauxrdma.cli import fault, lab_engines, lab_running
 from fauxrdma.cli.completion import complete_fabric
 from fauxrdma.cli.options import Format, FormatOption, JobCommand, StrictOption
 
@@ -25,6 +25,7 @@ app.command("ps")(lab_running.ps)
 app.command("logs")(lab_running.logs)
 app.command("exec", cls=JobCommand)(lab_running.exec_)
 app.command("down")(lab_running.down)
+app.add_typer(fault.app, name="fault")
 app.command("export")(lab_engines.export)
 app.command("node")(lab_engines.node)
 

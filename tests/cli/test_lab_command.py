@@ -19,6 +19,7 @@ from fauxrdma.lab.running.members import members
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = "name: small\nfabric: fat-tree\nnodes: 2\ngpus: 1\nclock: none\n"
+EVENTS = "events: [{at: 1000s, fault: link-down, link: n0.hca1}]\n"
 _PATIENCE_S = 30.0
 
 
@@ -55,6 +56,7 @@ def state(cli: Any) -> LabState:
 
 
 def test_the_life_of_a_lab(labs: Any) -> None:
+    (labs.directory / "lab.yaml").write_text(LAB + EVENTS)
     up = labs("lab", "up", "--format", "json")
     assert up.returncode == 0, up.stderr
     assert json.loads(up.stdout)["phase"] == "up"
@@ -79,6 +81,9 @@ def test_the_life_of_a_lab(labs: Any) -> None:
     following = labs.start("lab", "logs", "-f")
     assert following.stdout is not None
     following.stdout.readline()
+
+    faults = labs("lab", "fault", "list", "--lab", "small")
+    assert "link-down" in faults.stdout, faults.stderr
 
     again = labs("lab", "up")
     assert again.returncode == 2

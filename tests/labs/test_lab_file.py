@@ -69,6 +69,7 @@ def test_a_fabric_file_beside_the_lab_file(tmp_path: Path) -> None:
         (GOOD + "job:\n  command: 'a \"b'\n", "close the quote"),
         (GOOD + "job: {command: a, env: {A-B: c}}\n", "'A-B' is no name of a variable"),
         (GOOD + "thresholds:\n  - stp < 5ms\n", "lab.yaml:4:5: 'entry 1': threshold 'stp < 5ms'"),
+        (GOOD + "events:\n  - {at: 5ms, fault: link-down, link: n9.hca1}\n", "lab.yaml:4:"),
         (GOOD + "clock: virtual\ndriver: compose\n", "lab.yaml:3:8: virtual time is kept for processes"),
         ("- a\n", "a lab needs a name and a fabric"),
     ],

@@ -34,6 +34,8 @@ def check_exportable(lab_file: LabFile) -> None:
     """Raise ConfigError for what only processes of one machine can do, and for files not beside the lab file."""
     if lab_file.form.clock == "virtual":
         raise ConfigError(f"{lab_file.path}: virtual time is kept for processes of one machine: use clock: paced")
+    if lab_file.events:
+        raise ConfigError(f"{lab_file.path}: events go into the fabric's own file where containers run it")
     lab_files(lab_file)
 
 

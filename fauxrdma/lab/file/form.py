@@ -16,7 +16,7 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.report.thresholds import parse_threshold
 from fauxrdma.topology.placement.choosing import parse_nodes
 from fauxrdma.topology.quantities import RoutingField, SizeField
-from fauxrdma.topology.schema import Form, Key
+from fauxrdma.topology.schema import EventForm, Form, Key
 
 __all__ = ["JobForm", "LabForm", "ResourcesForm", "json_schema", "keys"]
 
@@ -154,6 +154,12 @@ class LabForm(Form):
         default_factory=list,
         examples=["[step < 5ms]"],
         description="What must hold for `--run` to succeed, as 'all_reduce.busbw >= 0.85 * line_rate'.",
+    )
+
+    events: list[EventForm] = Field(
+        default_factory=list,
+        examples=["[{at: 5ms, fault: link-down, link: n0.hca1}]"],
+        description="Faults to come, as in a fabric file (docs/faults.md).",
     )
 
 

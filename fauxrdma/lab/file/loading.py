@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fauxrdma.errors import ConfigError
 from fauxrdma.ib.profiles import parse_profile
 from fauxrdma.lab.file.form import LabForm
 from fauxrdma.topology.complaints import parse_form
+from fauxrdma.topology.events_file import event_problems
 from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.loading import is_fabric_file, load_topology, over_transport
 from fauxrdma.topology.placement import Placement, choose_placement
@@ -26,7 +28,7 @@ _EXPECTS = "a lab needs a name and a fabric"
 @dataclass(frozen=True)
 class LabFile:
     """A lab file that is right. `fabric` is what to start (with the transport and an absolute path), `placement_spec`
-    likewise; `topology` and `placement` are what comes of them."""
+    likewise; `topology` and `placement` are what comes of them, `events` the faults as they stand in the file."""
 
     path: str
     text: str
@@ -35,6 +37,7 @@ class LabFile:
     placement_spec: str
     topology: Topology
     placement: Placement
+    events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def on_nodes(self) -> list[int] | None:
@@ -80,12 +83,15 @@ def load_lab_text(path: str, text: str | None) -> LabFile:
         on_nodes = parse_nodes(form.on_nodes) if form.on_nodes is not None else None
         placement = choose_placement(how, topology, form.gpus, on_nodes=on_nodes, seed=form.seed)
     topology.active_gpus = placement.active_gpus
+    problems = event_problems(document, form.events, topology) if form.events else []
+    if problems:
+        raise ConfigError(problems[0].at(path))
     if form.clock == "virtual" and form.driver != "process":
         problem = document.problem(
             ("clock",), "virtual time is kept for processes of one machine: use clock: paced, or driver: process"
         )
         raise ConfigError(problem.at(path))
-    return LabFile(path, document.text, form, fabric, how, topology, placement)
+    return LabFile(path, document.text, form, fabric, how, topology, placement, document.data.get("events", []))
 
 
 def _from_folder(name: str, folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -77,12 +78,22 @@ def running_lab(folder: Path, lab_file: LabFile) -> Iterator[LocalLab]:
             within=folder,
             log_dir=folder / "logs",
             verbose=True,
+            events=_write_events(folder, lab_file),
         )
         with lab:
             write_state(folder, _described(state, lab))
             yield lab
     finally:
         end_lab(folder)
+
+
+def _write_events(folder: Path, lab_file: LabFile) -> Path | None:
+    """The faults of a lab file as a file of their own, for the subnet manager."""
+    if not lab_file.events:
+        return None
+    path = folder / "events.yaml"
+    path.write_text(json.dumps({"events": lab_file.events}))  # JSON is YAML
+    return path
 
 
 def keep(folder: Path, lab: LocalLab) -> None:
