@@ -13,6 +13,8 @@ from fault_traffic import Writer
 
 from fauxrdma.lab.local import LocalLab
 
+pytestmark = pytest.mark.alone
+
 DILATION = 3000
 PROGRAM = """
 import numpy as np
