@@ -67,6 +67,7 @@ def _strategy(hint: str) -> st.SearchStrategy[Any]:
         "list[DirectoryEntry]": st.just([entry]),
         "list[HcaInfo]": st.just([HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, [], "leaf1", 5)]),
         "AddressVector": st.just(control_verbs.AddressVector(2, 1, 3, "fe80::1", True, 0, 4, 5, 6, 0, 0)),
+        "CmParameters": st.just(control_verbs.CmParameters(1, 2, 3, 4, 5, 1, 7, 6, 0, 5, b"private")),
         "HcaInfo": st.just(HcaInfo("hca1", 1, 1, 2, "fe80::", 3, 4096, [0, 1], "leaf1", 5)),
         "list[PairCounter]": st.just([]),
         "list[SprayCounter]": st.just([SprayCounter(1, 2, 3, [4, 0])]),
