@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fauxrdma.compat.base import PyverbsCM, PyverbsObject
+from fauxrdma.compat.cq import WC
 from fauxrdma.compat.device import Context
 from fauxrdma.compat.handles import not_offered, refused_as, verb
 from fauxrdma.compat.mr import MR
 from fauxrdma.compat.pd import PD
+from fauxrdma.compat.qp_attributes import QPAttr, QPInitAttr
 from fauxrdma.verbs import cm
 
 __all__ = ["CMID", "AddrInfo", "CMEvent", "CMEventChannel", "ConnParam", "JoinMCAttrEx", "UDParam"]
@@ -137,7 +139,21 @@ class CMID(cm.CMID, PyverbsCM):
     def query_qp(self, attr_mask: int) -> Any:
         """Attributes of the queue pair."""
         with refused_as("Failed to query QP"):
-            return self._queue().query(attr_mask)
+            attr, init = self._queue().query(attr_mask)
+        made = QPInitAttr(init.qp_type, init.qp_context, init.scq, init.rcq, init.srq, init.cap, init.sq_sig_all)
+        return QPAttr.of(attr, init.cap), made
+
+    @verb("Failed to get send completion")
+    def get_send_comp(self, timeout_s: float | None = None) -> WC | None:
+        """Wait for the completion of a send."""
+        wc = super().get_send_comp(timeout_s)
+        return None if wc is None else WC.of(wc)
+
+    @verb("Failed to get recv completion")
+    def get_recv_comp(self, timeout_s: float | None = None) -> WC | None:
+        """Wait for the completion of a receive."""
+        wc = super().get_recv_comp(timeout_s)
+        return None if wc is None else WC.of(wc)
 
     def init_qp_attr(self, qp_state: int) -> Any:
         """Not offered: the queue pair is moved by the CMID."""

@@ -46,7 +46,12 @@ flow    Flow FlowAttr FlowAction
 spec    EthSpec Ipv4ExtSpec Ipv6Spec TcpUdpSpec EspSpec
 dmabuf  DmaBuf DrmDmaBuf
 comp_cntr  CompCntr CompCntrInitAttr
-cmid    CMID CMEventChannel CMEvent AddrInfo ConnParam UDParam JoinMCAttrEx
+cmid    CMID CMID(channel) CMEventChannel CMEvent AddrInfo ConnParam UDParam JoinMCAttrEx CMID.listen CMID.get_request
+        CMID.accept CMID.connect CMID.disconnect CMID.reject CMID.establish CMID.bind_addr CMID.resolve_addr
+        CMID.resolve_route CMID.create_qp CMID.query_qp CMID.reg_msgs CMID.reg_read CMID.reg_write CMID.post_recv
+        CMID.post_send CMID.post_read CMID.post_write CMID.post_ud_send CMID.get_send_comp CMID.get_recv_comp
+        CMID.init_qp_attr CMID.join_multicast CMID.leave_multicast CMID.set_option CMID.set_local_ece
+        CMID.resolve_addrinfo CMID.query_addrinfo
 mem_alloc  malloc posix_memalign free mmap munmap madvise read write read32 read64 readbe32 readbe64 write32 write64
         writebe32 writebe64
 fork    fork_init is_fork_initialized

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import exercises_of_cmid as members
 import exercises_of_queue_pairs as queue_pairs
 import exercises_of_requests as requests
 import exercises_of_resources as resources
@@ -20,8 +21,8 @@ from pyverbs_world import World
 from fauxrdma.ib import enums as ours
 from fauxrdma.lab.local import LocalLab
 
-OFFERED = {**resources.OFFERED, **queue_pairs.OFFERED, **requests.OFFERED}
-NOT_OFFERED = {**resources.NOT_OFFERED, **queue_pairs.NOT_OFFERED, **requests.NOT_OFFERED}
+OFFERED = {**resources.OFFERED, **queue_pairs.OFFERED, **requests.OFFERED, **members.OFFERED}
+NOT_OFFERED = {**resources.NOT_OFFERED, **queue_pairs.NOT_OFFERED, **requests.NOT_OFFERED, **members.NOT_OFFERED}
 
 
 @pytest.fixture(scope="module")

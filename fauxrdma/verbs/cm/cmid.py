@@ -13,7 +13,7 @@ from fauxrdma.abi import control_verbs as V
 from fauxrdma.errors import VerbsError
 from fauxrdma.ib.attributes import AHAttr, QPAttr
 from fauxrdma.ib.enums import IBV_QP_STATE, AccessFlags, Mtu, QpState, QpType, SendFlags, WrOpcode
-from fauxrdma.ib.gids import gid_table
+from fauxrdma.ib.gids import gid_table, short_gid
 from fauxrdma.ib.work import SGE, WC, RecvWR, SendWR
 from fauxrdma.verbs.address import AH
 from fauxrdma.verbs.cm.events import CMEvent, CMEventChannel, connection_events
@@ -460,6 +460,6 @@ def _device_of(source: str | None) -> str:
     if source is None:
         return os.environ.get("FAUXRDMA_HCA") or "hca1"
     for hca in get_device_list():
-        if source in [gid for gid, _ in gid_table(hca.guid, hca.lid, hca.gid, hca.transport, hca.subnet)]:
+        if source in [short_gid(gid) for gid, _ in gid_table(hca.guid, hca.lid, hca.gid, hca.transport, hca.subnet)]:
             return hca.name
     raise VerbsError(errno.EADDRNOTAVAIL, f"Failed to bind address: no device of this node has {source}")
