@@ -23,6 +23,13 @@ class _Store:
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
+        self._ended = ""
+
+    def end(self, reason: str) -> None:
+        """Have nobody wait any more for what will not come."""
+        with self._changed:
+            self._ended = self._ended or reason
+            self._changed.notify_all()
 
     def set(self, key: str, value: bytes) -> None:
         """As in a torch store."""
@@ -33,8 +40,9 @@ class _Store:
     def get(self, key: str) -> bytes:
         """As in a torch store: waits."""
         with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, _RENDEZVOUS_TIMEOUT_S):
-                raise TimeoutError(f"{key} was never set")
+            self._changed.wait_for(lambda: key in self._values or self._ended, _RENDEZVOUS_TIMEOUT_S)
+            if key not in self._values:
+                raise TimeoutError(self._ended or f"{key} was never set")
             return self._values[key]
 
     def check(self, keys: list[str]) -> bool:
@@ -58,6 +66,7 @@ def run_on_ranks(lab: LocalLab, work: Callable[[Communicator], T], **options: An
     store = _Store()
     results: dict[int, T] = {}
     failures: list[BaseException] = []
+    open_ones: dict[int, Communicator] = {}
 
     def run(rank: int) -> None:
         place = lab.placement.places[rank]
@@ -65,10 +74,22 @@ def run_on_ranks(lab: LocalLab, work: Callable[[Communicator], T], **options: An
             with Context(f"hca{place.hca}", socket=str(lab.socket_path(place.node))) as context:
                 given = {"gpu": place.gpu, **options}
                 with Communicator(rank, lab.world_size, store, context=context, **given) as communicator:
-                    results[rank] = work(communicator)
+                    open_ones[rank] = communicator
+                    try:
+                        results[rank] = work(communicator)
+                    except BaseException as error:
+                        failures.append(error)  # before the others have theirs, which follow from it
+                        raise
+                    finally:
+                        del open_ones[rank]
         except BaseException as error:
             error.add_note(f"in rank {rank} (node {place.node}, GPU {place.gpu})")
-            failures.append(error)
+            if error not in failures:
+                failures.append(error)
+            reason = f"rank {rank} failed: {error!r}"
+            store.end(reason)
+            for other in list(open_ones.values()):
+                other.abort(reason)
 
     threads = [
         threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(lab.world_size)

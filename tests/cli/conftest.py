@@ -40,7 +40,7 @@ class Cli:
             env={**self.env, **(env or {})},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=240,
             stdin=subprocess.DEVNULL,
             check=False,
         )

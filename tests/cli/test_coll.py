@@ -163,7 +163,7 @@ def test_on_a_terminal_progress_is_one_line_that_goes_away(cli: Any) -> None:
     command = cli.command("coll", "all_reduce", "fat-tree", "--clock", "none", "-b", "8", "-e", "512", "-f", "8")
     done = subprocess.run(
         command, cwd=cli.directory, env=cli.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=follower,
-        text=True, timeout=100, check=False,
+        text=True, timeout=240, check=False,
     )  # fmt: skip
     os.close(follower)
     shown = os.read(leader, 1 << 16).decode()

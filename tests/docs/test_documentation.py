@@ -44,7 +44,7 @@ def run(command: str, directory: Path = REPOSITORY) -> subprocess.CompletedProce
         env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=290,
         stdin=subprocess.DEVNULL,
         check=False,
     )

@@ -17,7 +17,7 @@ EXPECTED = [r"\d+\.\d \['n.*->.*', '.*->.*'\]\n", r"\[3\.0, 3\.0, 3\.0\]\nleaf1\
 @pytest.mark.parametrize(("block", "expected"), list(zip(BLOCKS, EXPECTED, strict=True)))
 def test_a_block_prints_what_it_should(block: str, expected: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", block], cwd=REPOSITORY, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-c", block], cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == 0, ended.stderr
     assert re.fullmatch(expected, ended.stdout), ended.stdout

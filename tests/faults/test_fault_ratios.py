@@ -94,7 +94,7 @@ def test_declared_faults_are_the_same_from_run_to_run_in_virtual_time(tmp_path: 
         sys.executable, "-m", "fauxrdma.cli.main", "run", "fat-tree", "--nodes", "2", "--gpus", "1", "--clock",
         "virtual", "--seed", "3", "--format", "json", "--events", str(events), "--", str(script),
     ]  # fmt: skip
-    runs = [subprocess.run(command, capture_output=True, text=True, timeout=120) for _ in range(2)]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=240) for _ in range(2)]
     assert runs[0].returncode == 0, runs[0].stderr
     faults = json.loads(runs[0].stdout)["runs"][0]["faults"]
     assert [(fault["kind"], fault["state"]) for fault in faults] == [

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 WORKER = Path(__file__).parent / "workers" / "compare_with_gloo.py"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_every_collective_agrees_with_gloo(lab: LocalLab, world_size: int, tmp_path: Path) -> None:
     outcomes = run_everywhere(lab_environments(lab, world_size), [str(WORKER)], tmp_path)

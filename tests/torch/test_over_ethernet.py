@@ -43,7 +43,7 @@ def test_a_torch_job_runs_over_ethernet(fabric: str, tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "fauxrdma.cli.main", "run", fabric, "--nodes", "2", "--gpus", "2"]
     done = subprocess.run(
-        [*command, "--clock", "none", "--", str(script)], capture_output=True, text=True, timeout=110, cwd=tmp_path
+        [*command, "--clock", "none", "--", str(script)], capture_output=True, text=True, timeout=240, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert all(f"rank {rank} of 4 over Ethernet" in done.stdout + done.stderr for rank in range(4))

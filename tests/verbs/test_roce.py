@@ -179,7 +179,7 @@ def test_a_collective_runs_over_it() -> None:
         "--clock",
         "none",
     ]
-    done = subprocess.run([*command, "--", str(script)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, "--", str(script)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 
 
