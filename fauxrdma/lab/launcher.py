@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fauxrdma.errors import CheckFailed, ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
-from fauxrdma.lab.local import obituary, verdict
+from fauxrdma.lab.daemon_child import obituary, verdict
 from fauxrdma.lab.processes import Child, Stream, Supervisor, describe_exit
 from fauxrdma.topology.placement import Placement
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,13 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fauxrdma.errors import ConfigError, FabricUnhealthy, FauxrdmaError, SetupError
-from fauxrdma.fabric.record import TOPOLOGY_VARIABLE, write_fabric_record
+from fauxrdma.errors import ConfigError, FabricUnhealthy, SetupError
+from fauxrdma.fabric.record import write_fabric_record
 from fauxrdma.fabric.transport import transport_of
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
+from fauxrdma.lab.daemon_child import await_ready, obituary, start_daemon
 from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.ports import free_port, parse_endpoint, require_free_port
-from fauxrdma.lab.processes import Child, Supervisor, describe_exit
+from fauxrdma.lab.processes import Child, Supervisor
+from fauxrdma.lab.rank_environment import rank_environment
 from fauxrdma.lab.record import RunningLab, record_lab
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
 from fauxrdma.runtime.event_trace import in_order
@@ -29,12 +28,11 @@ from fauxrdma.topology.placement import Placement, choose_placement
 from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
 from fauxrdma.wire.fault_messages import FaultEvent, FaultList
 
-__all__ = ["CLOCKS", "LocalLab", "obituary", "verdict"]
+__all__ = ["CLOCKS", "LocalLab"]
 
 T = TypeVar("T")
 CLOCKS = ("paced", "virtual", "none")
 _READY_TIMEOUT_S = 60.0
-_DAEMON_ERROR = re.compile(r"fauxrdma-[\w-]+: (?:error: )?(.+)")
 
 
 class LocalLab:
@@ -194,19 +192,16 @@ class LocalLab:
         """The same for a rank by its number. Raises ConfigError for one that the job does not have."""
         if not 0 <= rank < self.world_size:
             raise ConfigError(f"there is no rank {rank}: the lab has ranks 0..{self.world_size - 1}")
-        env = {
-            **self.placement.environment(rank),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.master_port),
-            "DIST_BACKEND": "fauxrdma",
-            "FAUXRDMA_SOCKET": str(self.socket_path(self.placement.places[rank].node)),
-            "FAUXRDMA_STATS_DIR": str(self.stats_dir),
-            TOPOLOGY_VARIABLE: str(self._fabric_record),
-        }
+        env = rank_environment(
+            self.placement,
+            rank,
+            master=("127.0.0.1", self.master_port),
+            socket=self.socket_path(self.placement.places[rank].node),
+            stats_dir=self.stats_dir,
+            record=self._fabric_record,
+        )
         if self.clock == "virtual" and self.compute is not None:
             env[COMPUTE_VARIABLE] = str(compute_cost(self.compute, rank))
-        if "OMP_NUM_THREADS" not in os.environ:
-            env["OMP_NUM_THREADS"] = "1"
         return env
 
     def report(self, reset: bool = False) -> FabricReport:
@@ -336,20 +331,11 @@ class LocalLab:
         record_lab(RunningLab(self.fabric, *self.subnet_manager, str(self.directory)))
 
     def _start_daemon(self, name: str, module: str, arguments: list[str], log: Path) -> Child:
-        in_main = self.may_tie_children
-        # -P: a directory named `daemons` where the user stands must not shadow ours.
-        argv = [sys.executable, "-P", "-m", module, *arguments, *(["--die-with-parent"] if in_main else [])]
-        argv += ["--verbose"] if self._verbose else []
-        log.unlink(missing_ok=True)
-        return self.supervisor.start(name, argv, log=log, ready_option="--ready-fd", die_with_parent=in_main)
+        tied = self.may_tie_children
+        return start_daemon(self.supervisor, name, module, arguments, log, tied=tied, verbose=self._verbose)
 
     def _await_ready(self, child: Child, deadline: float) -> dict[str, Any]:
-        if self.supervisor.wait_ready(child, deadline - time.monotonic()):
-            assert child.ready is not None
-            return child.ready
-        if child.running:
-            raise FabricUnhealthy(f"the {child.name} was not ready after {_READY_TIMEOUT_S:g} s{_last_words(child)}")
-        raise _start_failure(child)
+        return await_ready(self.supervisor, child, deadline, _READY_TIMEOUT_S)
 
     def _running_manager(self) -> Child:
         if self._manager is None:
@@ -395,37 +381,3 @@ def _check_dilation(dilation: str | float) -> None:
         usable = False
     if not usable:
         raise ConfigError(f"dilation must be auto or a number k >= 1, got {dilation!r}")
-
-
-def _last_words(child: Child) -> str:
-    lines = [line for line in child.last_stderr() if line.strip()]
-    return f": {lines[-1].strip()}" if lines else ""
-
-
-def obituary(child: Child) -> str:
-    """One line about a daemon that ended: which, how, and its last words."""
-    returncode = child.returncode if child.returncode is not None else 0
-    words = _last_words(child) if returncode > 0 else ""  # killed by a signal, it had no time to say anything
-    return f"the {child.name} (pid {child.pid}) died: {describe_exit(returncode)}{words}"
-
-
-def verdict(child: Child) -> FabricUnhealthy | None:
-    """What a subnet manager said that ended because nothing can go on (a deadlock in virtual time); None for one that
-    ended otherwise."""
-    lines = [line.strip() for line in child.last_stderr() if line.strip()]
-    spoken = _DAEMON_ERROR.match(lines[-1]) if lines else None
-    if child.returncode != FabricUnhealthy.exit_code or spoken is None:
-        return None
-    return FabricUnhealthy(spoken.group(1))
-
-
-def _start_failure(child: Child) -> FauxrdmaError:
-    """The daemon's own one-line error, as the error its exit code stands for."""
-    lines = [line.strip() for line in child.last_stderr() if line.strip()]
-    spoken = _DAEMON_ERROR.match(lines[-1]) if lines else None
-    words = spoken.group(1) if spoken is not None else ""
-    if words and child.returncode == ConfigError.exit_code:
-        return ConfigError(words)
-    if words and child.returncode == SetupError.exit_code:
-        return SetupError(words)
-    return FabricUnhealthy(obituary(child).replace("died", "ended before it was ready"))

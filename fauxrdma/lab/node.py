@@ -5,8 +5,6 @@ Engines (compose, Swarm, Kubernetes, Slurm, a shell on each host) place nodes an
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 
 from fauxrdma.errors import FabricUnhealthy, SetupError
-from fauxrdma.fabric.record import TOPOLOGY_VARIABLE, write_fabric_record
+from fauxrdma.fabric.record import write_fabric_record
+from fauxrdma.lab.daemon_child import await_ready, obituary, start_daemon
 from fauxrdma.lab.directory import LabDirectory
 from fauxrdma.lab.file import LabFile
-from fauxrdma.lab.local import obituary
 from fauxrdma.lab.processes import Child, Supervisor
+from fauxrdma.lab.rank_environment import rank_environment
 from fauxrdma.lab.subnet_manager_link import SubnetManagerLink
 from fauxrdma.topology.placement import Placement
 
@@ -100,24 +99,24 @@ class LabNode:
         return self.directory / "stats"
 
     @property
+    def _fabric_record(self) -> Path:
+        return self.directory / "fabric.json"
+
+    @property
     def socket_path(self) -> str:
         """The Unix socket of the HCA daemon."""
         return self._socket or str(self.directory / f"n{self.node}.sock")
 
     def env_of_rank(self, rank: int) -> dict[str, str]:
         """What a rank needs in its environment, as LocalLab has it."""
-        env = {
-            **self.placement.environment(rank),
-            "MASTER_ADDR": self._master[0],
-            "MASTER_PORT": str(self._master[1]),
-            "DIST_BACKEND": "fauxrdma",
-            "FAUXRDMA_SOCKET": self.socket_path,
-            "FAUXRDMA_STATS_DIR": str(self.stats_dir),
-            TOPOLOGY_VARIABLE: str(self.directory / "fabric.json"),
-        }
-        if "OMP_NUM_THREADS" not in os.environ:
-            env["OMP_NUM_THREADS"] = "1"
-        return env
+        return rank_environment(
+            self.placement,
+            rank,
+            master=self._master,
+            socket=self.socket_path,
+            stats_dir=self.stats_dir,
+            record=self._fabric_record,
+        )
 
     def await_ranks(self, pids: Sequence[int]) -> None:
         """Nothing: lab files refuse virtual time for nodes that are not processes of one machine."""
@@ -151,21 +150,19 @@ class LabNode:
             self._directory = LabDirectory()
             self.stats_dir.mkdir()
             form = self._lab_file.form
-            write_fabric_record(self.directory / "fabric.json", self._lab_file.topology, form.seed)
+            write_fabric_record(self._fabric_record, self._lab_file.topology, form.seed)
             where = ["--socket", self.socket_path, "--listen", self._listen, "--profile", form.profile]
             manager = f"{self._manager[0]}:{self._manager[1]}"
-            daemon = ["--node", str(self.node), "--subnet-manager", manager, *where, "--verbose"]
-            ending = ["--die-with-parent"] if self.may_tie_children else []
-            self._daemon = self.supervisor.start(
+            self._daemon = start_daemon(
+                self.supervisor,
                 f"HCA daemon of node {self.node}",
-                [sys.executable, "-P", "-m", "daemons.hca", *daemon, *ending],
-                log=self.directory / "hca.log",
-                ready_option="--ready-fd",
-                die_with_parent=self.may_tie_children,
+                "daemons.hca",
+                ["--node", str(self.node), "--subnet-manager", manager, *where],
+                self.directory / "hca.log",
+                tied=self.may_tie_children,
+                verbose=True,
             )
-            if not self.supervisor.wait_ready(self._daemon, deadline - time.monotonic()):
-                self.check()
-                raise FabricUnhealthy(f"the {self._daemon.name} was not ready after {self._patience_s:g} s")
+            await_ready(self.supervisor, self._daemon, deadline, self._patience_s)
             link.wait_ready(max(1.0, deadline - time.monotonic()))
 
     def _find_manager(self, deadline: float) -> SubnetManagerLink:
