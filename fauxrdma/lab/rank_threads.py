@@ -11,16 +11,17 @@ from fauxrdma.errors import ConfigError
 from fauxrdma.lab.local import LocalLab
 from fauxrdma.verbs import Context
 
-__all__ = ["run_on_ranks"]
+__all__ = ["ThreadStore", "run_on_ranks"]
 
 T = TypeVar("T")
 _RENDEZVOUS_TIMEOUT_S = 30.0
 
 
-class _Store:
-    """What the ranks of one process tell each other when they connect."""
+class ThreadStore:
+    """What the ranks of one process tell each other when they connect; a rank waits `timeout_s` for another's word."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float = 20.0) -> None:
+        self._timeout_s = timeout_s
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._ended = ""
@@ -40,7 +41,7 @@ class _Store:
     def get(self, key: str) -> bytes:
         """As in a torch store: waits."""
         with self._changed:
-            self._changed.wait_for(lambda: key in self._values or self._ended, _RENDEZVOUS_TIMEOUT_S)
+            self._changed.wait_for(lambda: key in self._values or self._ended, self._timeout_s)
             if key not in self._values:
                 raise TimeoutError(self._ended or f"{key} was never set")
             return self._values[key]
@@ -63,7 +64,7 @@ def run_on_ranks(lab: LocalLab, work: Callable[[Communicator], T], **options: An
             "ranks that are threads cannot run in virtual time, which goes on when a whole process waits: choose "
             "clock paced or none, or run a script with run()"
         )
-    store = _Store()
+    store = ThreadStore(_RENDEZVOUS_TIMEOUT_S)
     results: dict[int, T] = {}
     failures: list[BaseException] = []
     open_ones: dict[int, Communicator] = {}

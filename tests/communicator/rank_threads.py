@@ -8,31 +8,8 @@ from typing import Any
 
 from fauxrdma.communicator import Communicator
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.lab.rank_threads import ThreadStore
 from fauxrdma.verbs import Context
-
-
-class DictStore:
-    """A store for ranks of one process."""
-
-    def __init__(self, timeout_s: float = 20.0) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._timeout_s = timeout_s
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, self._timeout_s):
-                raise TimeoutError(f"{key} was never set")
-            return self._values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        with self._changed:
-            return all(key in self._values for key in keys)
 
 
 def open_communicator(
@@ -49,7 +26,7 @@ def run_ranks(
     lab: LocalLab, world_size: int, work: Callable[[Communicator], Any], *, join_s: float = 60.0, **options: Any
 ) -> list[Any]:
     """Run `work` on every rank at the same time; what each returned, or the exception it raised."""
-    store = DictStore()
+    store = ThreadStore()
     outcomes: list[Any] = [None] * world_size
 
     def run(rank: int) -> None:

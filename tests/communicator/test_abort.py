@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rank_threads import DictStore, open_communicator
+from rank_threads import open_communicator
 
 from fauxrdma.communicator import Communicator
 from fauxrdma.errors import CollectiveError
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.lab.rank_threads import ThreadStore
 
 BOUND_S = 20.0
 """Peers hear of it one after another, within the retries of their queue pairs."""
@@ -30,7 +31,7 @@ def on_threads(jobs: list[Any]) -> None:
 @pytest.mark.parametrize("share_memory", [True, False])
 def test_all_ranks_end_and_rebuild(lab: LocalLab, share_memory: bool) -> None:
     """Rank 0 is aborted while it waits for rank 3, which comes too late. All then make a new communicator."""
-    store = DictStore()
+    store = ThreadStore()
     errors: list[str] = [""] * 4
     ended = [0.0] * 4
     aborted_at = [0.0]
@@ -75,7 +76,7 @@ def test_all_ranks_end_and_rebuild(lab: LocalLab, share_memory: bool) -> None:
 
 
 def test_between_calls_and_twice(lab: LocalLab) -> None:
-    store = DictStore()
+    store = ThreadStore()
     context, communicator = open_communicator(lab, 0, 1, store)
     communicator.all_reduce(np.ones(3))
     communicator.abort()
@@ -88,7 +89,7 @@ def test_between_calls_and_twice(lab: LocalLab) -> None:
 
 
 def test_sends_and_receives_end_too(lab: LocalLab) -> None:
-    store = DictStore()
+    store = ThreadStore()
     both = [open_communicator(lab, rank, 2, store) for rank in range(2)]
     pending = both[0][1].irecv(np.empty(4), 1)
     both[0][1].abort("enough")

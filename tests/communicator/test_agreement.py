@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rank_threads import DictStore, open_communicator
+from rank_threads import open_communicator
 
 from fauxrdma.collectives.algorithms import ALGORITHMS
 from fauxrdma.communicator.settings import CollectiveSettings
 from fauxrdma.communicator.settings.agreement import check_agreement, shared_settings
 from fauxrdma.errors import ConfigError
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.lab.rank_threads import ThreadStore
 
 
 def told(**environment: str) -> dict[str, str]:
@@ -57,7 +58,7 @@ def test_other_words_for_the_same_agree() -> None:
     ],
 )
 def test_arguments_that_differ(lab: LocalLab, options: dict[str, Any], says: str) -> None:
-    store = DictStore()
+    store = ThreadStore()
     errors: list[Exception | None] = [None] * 3
 
     def run(rank: int) -> None:

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from rank_threads import DictStore, all_well, open_communicator, run_ranks
+from rank_threads import all_well, open_communicator, run_ranks
 
 from fauxrdma.collectives import gloo_blocks
 from fauxrdma.collectives.immediate import decode_immediate, encode_immediate
@@ -16,6 +16,7 @@ from fauxrdma.communicator import Communicator
 from fauxrdma.communicator.mesh import ack_timeout_exponent
 from fauxrdma.errors import CollectiveError, ConfigError, LocalProtocolError
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.lab.rank_threads import ThreadStore
 
 
 def inputs_for(n: int, count: int, dtype: str, seed: int = 1) -> list[np.ndarray]:
@@ -283,7 +284,7 @@ def test_refusals_leave_the_communicator_whole(lab: LocalLab) -> None:
 
     all_well(run_ranks(lab, 2, work))
     with pytest.raises(ConfigError, match="rank 2 is not in a world of 2"):
-        Communicator(2, 2, DictStore())
+        Communicator(2, 2, ThreadStore())
 
 
 def test_opening_and_closing_leaks_nothing(lab: LocalLab) -> None:
@@ -316,7 +317,7 @@ def list_fds() -> list[str]:
 
 
 def test_close_twice_and_use_after_close(lab: LocalLab) -> None:
-    context, communicator = open_communicator(lab, 0, 1, DictStore())
+    context, communicator = open_communicator(lab, 0, 1, ThreadStore())
     communicator.all_reduce(np.ones(3))
     communicator.close()
     communicator.close()

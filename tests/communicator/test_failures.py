@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from busy_ranks import busy_ranks
-from rank_threads import DictStore, all_well, open_communicator, run_ranks
+from rank_threads import all_well, open_communicator, run_ranks
 
 from fauxrdma.communicator import Communicator
 from fauxrdma.errors import CollectiveError
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.lab.rank_threads import ThreadStore
 
 BOUND_S = 20.0
 """Four ranks hear of a death one after another, each within the retries (4 x 0.5 s) and a probe (0.5 s)."""
@@ -83,7 +84,7 @@ def test_rank_killed_leaves_the_fabric_usable(tmp_path: Path) -> None:
 
 
 def test_a_broken_communicator_still_closes_cleanly(lab: LocalLab) -> None:
-    store = DictStore(timeout_s=0.2)
+    store = ThreadStore(timeout_s=0.2)
     context, communicator = open_communicator(lab, 0, 2, store)
     with pytest.raises(CollectiveError, match="rank 0 waited for rank 1 to say where it runs"):
         communicator.all_reduce(np.ones(3))

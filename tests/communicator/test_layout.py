@@ -7,12 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rank_threads import DictStore, all_well, run_ranks
+from rank_threads import all_well, run_ranks
 
 from fauxrdma.communicator import Communicator
 from fauxrdma.communicator.layout import Layout, Seat, announce_seat, learn_layout, own_seat
 from fauxrdma.errors import CollectiveError, ConfigError
 from fauxrdma.lab.local import LocalLab
+from fauxrdma.lab.rank_threads import ThreadStore
 from fauxrdma.runtime.host_identity import host_identity
 from fauxrdma.topology.rank_places import RankPlace, parse_places
 
@@ -75,7 +76,7 @@ def test_a_gpu_that_is_no_number_is_refused() -> None:
 
 
 def test_everybody_learns_the_same() -> None:
-    store, seats = DictStore(), [seat(0, 0), seat(0, 1), seat(1, 0, rail=3)]
+    store, seats = ThreadStore(), [seat(0, 0), seat(0, 1), seat(1, 0, rail=3)]
     seen: list[Layout] = []
     threads = [
         threading.Thread(target=lambda rank=rank: seen.append(learn_layout(store, "p/", rank, 3))) for rank in range(3)
@@ -91,7 +92,7 @@ def test_everybody_learns_the_same() -> None:
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
-    store = DictStore(timeout_s=0.01)
+    store = ThreadStore(timeout_s=0.01)
     announce_seat(store, "", 0, seat(0, 0))
     with pytest.raises(CollectiveError, match="rank 0 waited for rank 1 to say where it runs"):
         learn_layout(store, "", 0, 2)

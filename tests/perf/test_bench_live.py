@@ -19,7 +19,9 @@ from fauxrdma.perf.coll.results import MeasuredRow
 from fauxrdma.perf.coll.sweep import Sweep
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "communicator"))
-from rank_threads import DictStore, all_well, run_ranks
+from rank_threads import all_well, run_ranks
+
+from fauxrdma.lab.rank_threads import ThreadStore
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def lab() -> Any:
 def measure(lab: LocalLab, sweep: Sweep, world_size: int = 4, on_call: Any = None) -> list[MeasuredRow]:
     """The rows that rank 0 reports; `on_call(rank, case, buffers)` after every call."""
     rows: list[MeasuredRow] = []
-    store = DictStore()
+    store = ThreadStore()
 
     def work(communicator: Communicator) -> None:
         Bench(sweep, communicator, store, rows.append).run()
