@@ -34,6 +34,7 @@ from fauxrdma.topology.graph import Topology
 from fauxrdma.topology.placement import Placement
 from fauxrdma.verbs import Context
 from fauxrdma.wire.fabric_messages import FabricReport, PathAnswer, SweepReport
+from fauxrdma.wire.fault_messages import FaultList
 
 __all__ = ["AsyncLab", "Lab", "lab"]
 
@@ -190,6 +191,18 @@ class AsyncLab:
     async def link_up(self, link: str) -> str:
         """As `LocalLab.link_up`."""
         return await self._call(self._lab.link_up, link)
+
+    async def inject(self, kind: str, target: str = "", **fields: Any) -> int:
+        """As `LocalLab.inject`."""
+        return await self._call(self._lab.inject, kind, target, **fields)
+
+    async def clear_fault(self, number: int = 0) -> list[int]:
+        """As `LocalLab.clear_fault`."""
+        return await self._call(self._lab.clear_fault, number)
+
+    async def faults(self) -> FaultList:
+        """As `LocalLab.faults`."""
+        return await self._call(self._lab.faults)
 
     async def swept(self, timeout_s: float = 60.0) -> SweepReport:
         """As `LocalLab.swept`."""

@@ -99,6 +99,9 @@ async def test_the_event_loop_goes_on_meanwhile(script: Path) -> None:
         await lab.swept()
         assert (await lab.path("n0.hca1", "n1.hca1")).lost_at == "n0.hca1->leaf1"
         assert await lab.link_up("n0.hca1") == name
+        number = await lab.inject("packet-loss", "n1.hca1", loss=0.5)
+        assert [fault.number for fault in (await lab.faults()).faults] == [number]
+        assert await lab.clear_fault() == [number]
         pids = [lab._lab.subnet_manager_pid, *lab._lab.daemons]
     counting.cancel()
     assert not any(map(alive, pids))
