@@ -4,7 +4,8 @@ Messages as they travel in MADs, one connection's state machine, and the manager
 """
 
 from fauxrdma.cm.connection import Connection, State
-from fauxrdma.cm.manager import ConnectionManager, SendMad, Tell
+from fauxrdma.cm.manager import ConnectionManager
 from fauxrdma.cm.messages import CmMessage, Kind, Reject
+from fauxrdma.cm.steps import SendMad, Tell
 
 __all__ = ["CmMessage", "Connection", "ConnectionManager", "Kind", "Reject", "SendMad", "State", "Tell"]

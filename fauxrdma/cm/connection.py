@@ -22,8 +22,9 @@ def timeout_ns(code: int) -> int:
 RESPONSE_NS = timeout_ns(15)
 """How long an answer is waited for: 134 ms. Linux waits 4.3 s, and tries 16 times."""
 MOST_TRIES = 8
-SERVICE_TIMEOUT = 18
-"""What an MRA asks for: the program behind a connection may take 1.07 s until the question is repeated."""
+SERVICE_TIMEOUT = 22
+"""What an MRA asks for: the program behind a connection may take 17.2 s until the question is repeated (Linux: 69 s).
+An MRA gives time, not tries: who does not decide is given up after MOST_TRIES of them, 2.3 minutes."""
 
 
 class State(Enum):
@@ -46,7 +47,7 @@ class Connection:
     """`number` is ours, `peer_number` theirs, `lid` where they are. `request` is the REQ or SIDR_REQ it began with.
 
     `said` is repeated at `deadline_ns` while `tries_left`; `answer` is what a repeated question gets. `owned` is False
-    once the program has let go: it is brought to its end without telling.
+    once the program has let go: it is brought to its end without telling. `peer_qpn` is the queue pair it is with.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Connection:
     state: State = State.IDLE
     peer_number: int = 0
     listener: int = 0
+    peer_qpn: int = 0
     said: CmMessage | None = None
     answer: CmMessage | None = None
     deadline_ns: int | None = None

@@ -7,95 +7,51 @@ program can make are VerbsError(EINVAL), naming the state and what is legal in i
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from fauxrdma.cm.connection import MOST_TRIES, RESPONSE_NS, SERVICE_TIMEOUT, Connection, State, timeout_ns
+from fauxrdma.cm.connection import RESPONSE_NS, SERVICE_TIMEOUT, Connection, State, timeout_ns
 from fauxrdma.cm.messages import PRIVATE_BYTES, CmMessage, Kind, Reject
+from fauxrdma.cm.steps import ConnectionSteps, Listener, Out, SendMad, Tell
 from fauxrdma.errors import RemoteProtocolError, VerbsError
 
-__all__ = ["TIMEWAIT_NS", "ConnectionManager", "SendMad", "Tell"]
+__all__ = ["ConnectionManager"]
 
-TIMEWAIT_NS = 2 * MOST_TRIES * RESPONSE_NS
-"""As long as a repeated message of the peer can still come."""
 _OK, _REJECTED_SIDR, _NO_SERVICE_SIDR = 0, 2, 1
 _S, _K = State, Kind
 
 
-@dataclass(slots=True)
-class SendMad:
-    """A message for the HCA with this LID."""
-
-    lid: int
-    message: CmMessage
-
-
-@dataclass(slots=True)
-class Tell:
-    """Tell the program that owns connection `number`. `what` is one of request, response, established, rejected,
-    unreachable, disconnected, timewait_exit; `listener` is set for a request."""
-
-    number: int
-    what: str
-    message: CmMessage | None = None
-    lid: int = 0
-    listener: int = 0
-
-
-Out = list[SendMad | Tell]
-
-
-@dataclass(slots=True)
-class _Listener:
-    number: int
-    backlog: int
-    waiting: set[int] = field(default_factory=set)  # connections neither accepted nor rejected yet
-
-
-class ConnectionManager:
+class ConnectionManager(ConnectionSteps):
     """`rng` makes the numbers of connections, which must not be guessable."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self.connections: dict[int, Connection] = {}
-        self._by_peer: dict[tuple[int, int, bool], Connection] = {}  # passive ones: LID, their number, datagram
-        self._services: dict[int, _Listener] = {}
-        self._listeners: dict[int, int] = {}  # service by listener
-
-    def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer`."""
-        return min((c.deadline_ns for c in self.connections.values() if c.deadline_ns is not None), default=None)
 
     # ---- what programs do ----------------------------------------------------------------------------------------
 
     def listen(self, service_id: int, backlog: int) -> int:
         """Hear requests for a service; the listener's number. Raises VerbsError(EADDRINUSE)."""
-        if service_id in self._services:
+        if service_id in self.services:
             raise VerbsError(errno.EADDRINUSE, f"Failed to listen: port {service_id & 0xFFFF} is taken")
-        number = self._number()
-        self._services[service_id] = _Listener(number, max(1, backlog))
-        self._listeners[number] = service_id
+        number = self.book.number(self.listeners)
+        self.services[service_id] = Listener(number, max(1, backlog))
+        self.listeners[number] = service_id
         return number
 
     def taken(self, service_id: int) -> bool:
         """Whether somebody listens to it."""
-        return service_id in self._services
+        return service_id in self.services
 
     def unlisten(self, number: int, now: int, out: Out) -> None:
         """Hear no more of it; who waits to be accepted is refused."""
-        listener = self._services.pop(self._listeners.pop(number))
+        listener = self.services.pop(self.listeners.pop(number))
         for waiting in list(listener.waiting):
             self.forget(waiting, now, out)
 
     def connect(self, lid: int, request: CmMessage, now: int, out: Out) -> int:
         """Send a REQ or SIDR_REQ; the connection's number."""
         _check_private(request)
-        number = request.local_id = self._number()
-        request.transaction = self._rng.getrandbits(64)
+        number = request.local_id = self.book.number(self.listeners)
+        request.transaction = self.book.transaction()
         connection = Connection(number, lid, request)
         connection.state = _S.REQ_SENT if request.kind == _K.REQ else _S.SIDR_REQ_SENT
-        self.connections[number] = connection
+        self.book.add(connection)
         self._ask(connection, request, now, out)
         return number
 
@@ -158,7 +114,7 @@ class ConnectionManager:
             refusal = self._address(connection, CmMessage(_K.SIDR_REP, reason=_REJECTED_SIDR))
             self._answer_last(connection, refusal, now, out)
         elif state not in (_S.DREQ_SENT, _S.TIMEWAIT):
-            self._remove(connection)
+            self.book.remove(connection)
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
@@ -173,7 +129,7 @@ class ConnectionManager:
             return
         connection = self.connections.get(message.remote_id)
         if message.kind == _K.REJ and not message.remote_id:  # from who gave up before we answered
-            connection = self._by_peer.get((lid, message.local_id, False))
+            connection = self.book.asked_by(lid, message.local_id, False)
         if connection is None or connection.lid != lid or self._strange(connection, message):
             self._on_unknown(lid, message, out)
             return
@@ -193,7 +149,7 @@ class ConnectionManager:
 
     def _on_request(self, lid: int, message: CmMessage, now: int, out: Out) -> None:
         datagram = message.kind == _K.SIDR_REQ
-        known = self._by_peer.get((lid, message.local_id, datagram))
+        known = self.book.asked_by(lid, message.local_id, datagram)
         if known is not None:
             if known.answer is not None and known.state in (_S.REP_SENT, _S.TIMEWAIT):
                 out.append(SendMad(lid, known.answer))
@@ -202,7 +158,7 @@ class ConnectionManager:
                 more = CmMessage(_K.MRA, answered=0, timeout=SERVICE_TIMEOUT)
                 out.append(SendMad(lid, self._address(known, more)))
             return
-        listener = self._services.get(message.service_id)
+        listener = self.services.get(message.service_id)
         if listener is None:
             refusal = (
                 CmMessage(_K.SIDR_REP, reason=_NO_SERVICE_SIDR)
@@ -211,21 +167,44 @@ class ConnectionManager:
             )
             out.append(SendMad(lid, _back(message, refusal)))
             return
+        if not datagram and self._stale(lid, message.qpn, now, out):
+            refusal = CmMessage(_K.REJ, reason=Reject.STALE_CONNECTION)
+            out.append(SendMad(lid, _back(message, refusal)))
+            return
         if len(listener.waiting) >= listener.backlog:
             return  # it will be repeated
-        number = self._number()
+        number = self.book.number(self.listeners)
         state = _S.SIDR_REQ_RCVD if datagram else _S.REQ_RCVD
         connection = Connection(number, lid, message, state, message.local_id, listener.number)
-        self.connections[number] = self._by_peer[lid, message.local_id, datagram] = connection
+        self.book.add(connection)
+        if not datagram:
+            self.book.meet_queue_pair(connection, message.qpn)
         listener.waiting.add(number)
         out.append(Tell(number, "request", message, lid, listener.number))
 
+    def _stale(self, lid: int, qpn: int, now: int, out: Out) -> bool:
+        """Whether the peer has connected a queue pair that we believe to be connected already (IBTA 12.9.8.3.1): it has
+        lost its side of that connection, by a restart most likely. It is parted, and our program hears of that."""
+        old = self.book.with_queue_pair(lid, qpn)
+        if old is None:
+            return False
+        if old.state in (_S.ESTABLISHED, _S.REP_SENT):
+            self._decided(old)
+            self._part(old, now, out)
+        return True
+
     def _on_mra(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
-        connection.deadline_ns = now + timeout_ns(message.timeout) + RESPONSE_NS
-        connection.tries_left = MOST_TRIES - 1  # whoever asks for time is alive
+        self.book.wake_at(connection, now + timeout_ns(message.timeout) + RESPONSE_NS)
 
     def _on_rep(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
         connection.peer_number = message.local_id
+        if self._stale(connection.lid, message.qpn, now, out):
+            refusal = CmMessage(_K.REJ, answered=1, reason=Reject.STALE_CONNECTION)
+            out.append(SendMad(connection.lid, self._address(connection, refusal)))
+            self._tell(connection, "rejected", refusal, out)
+            self._over(connection, now)
+            return
+        self.book.meet_queue_pair(connection, message.qpn)
         connection.state = _S.REP_RCVD
         self._quiet(connection)
         self._tell(connection, "response", message, out)
@@ -262,23 +241,22 @@ class ConnectionManager:
 
     def _on_sidr_rep(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
         self._tell(connection, "established" if message.reason == _OK else "rejected", message, out)
-        self._remove(connection)
+        self.book.remove(connection)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
     def on_timer(self, now: int, out: Out) -> None:
         """Repeat what was not answered; give up where the tries are used up."""
-        for connection in list(self.connections.values()):
-            if connection.deadline_ns is not None and connection.deadline_ns <= now:
-                self._due(connection, now, out)
+        for connection in self.book.due(now):
+            self._due(connection, now, out)
 
     def _due(self, connection: Connection, now: int, out: Out) -> None:
         if connection.state == _S.TIMEWAIT:
             self._tell(connection, "timewait_exit", None, out)
-            self._remove(connection)
+            self.book.remove(connection)
         elif connection.tries_left and connection.said is not None:
             connection.tries_left -= 1
-            connection.deadline_ns = now + RESPONSE_NS
+            self.book.wake_at(connection, now + RESPONSE_NS)
             out.append(SendMad(connection.lid, connection.said))
         elif connection.state == _S.DREQ_SENT:
             self._wait_out(connection, now)
@@ -290,76 +268,6 @@ class ConnectionManager:
                 out.append(SendMad(connection.lid, self._address(connection, given_up)))
             self._tell(connection, "unreachable", None, out)
             self._over(connection, now)
-
-    # ---- the steps they are made of ------------------------------------------------------------------------------
-
-    def _number(self) -> int:
-        while True:
-            number = self._rng.randrange(1, 1 << 32)
-            if number not in self.connections and number not in self._listeners:
-                return number
-
-    def _in(self, number: int, what: str, *states: State) -> Connection:
-        connection = self.connections.get(number)
-        if connection is None or not connection.owned:
-            raise VerbsError(errno.EINVAL, f"Failed to {what}: there is no such connection, or it is over")
-        if connection.state not in states:
-            legal = ", ".join(state.name for state in states)
-            raise VerbsError(
-                errno.EINVAL, f"Failed to {what}: the connection is in {connection.state.name}, legal are {legal}"
-            )
-        return connection
-
-    def _address(self, connection: Connection, message: CmMessage) -> CmMessage:
-        message.local_id, message.remote_id = connection.number, connection.peer_number
-        message.transaction = connection.request.transaction
-        return message
-
-    def _ask(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
-        connection.said = message
-        connection.tries_left = MOST_TRIES - 1
-        connection.deadline_ns = now + RESPONSE_NS
-        out.append(SendMad(connection.lid, message))
-
-    def _quiet(self, connection: Connection) -> None:
-        connection.said = connection.deadline_ns = None
-
-    def _answer_last(self, connection: Connection, message: CmMessage, now: int, out: Out) -> None:
-        """Say the last word; it is said again to who repeats the question."""
-        out.append(SendMad(connection.lid, message))
-        self._wait_out(connection, now)
-        connection.answer = message
-
-    def _wait_out(self, connection: Connection, now: int) -> None:
-        connection.state, connection.said = _S.TIMEWAIT, None
-        connection.deadline_ns = now + TIMEWAIT_NS
-
-    def _part(self, connection: Connection, now: int, out: Out) -> None:
-        connection.state = _S.DREQ_SENT
-        self._ask(connection, self._address(connection, CmMessage(_K.DREQ, qpn=0)), now, out)
-
-    def _decided(self, connection: Connection) -> None:
-        """It does not count against its listener's backlog any more."""
-        if (service := self._listeners.get(connection.listener)) is not None:
-            self._services[service].waiting.discard(connection.number)
-
-    def _tell(self, connection: Connection, what: str, message: CmMessage | None, out: Out) -> None:
-        if connection.owned:
-            out.append(Tell(connection.number, what, message, connection.lid))
-
-    def _over(self, connection: Connection, now: int) -> None:
-        """It came to nothing. A request that was heard is remembered, or a late copy of it would begin it anew."""
-        connection.owned, connection.answer = False, None
-        if connection.listener:
-            self._wait_out(connection, now)
-        else:
-            self._remove(connection)
-
-    def _remove(self, connection: Connection) -> None:
-        del self.connections[connection.number]
-        if connection.listener:
-            datagram = connection.request.kind == _K.SIDR_REQ
-            self._by_peer.pop((connection.lid, connection.peer_number, datagram), None)
 
 
 def _back(message: CmMessage, answer: CmMessage) -> CmMessage:
