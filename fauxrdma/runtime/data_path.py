@@ -29,6 +29,7 @@ from fauxrdma.hca.events import (
 from fauxrdma.ib.attributes import GSI_QPN
 from fauxrdma.ib.enums import AsyncEventType, BthOpcode, QpState, WcStatus
 from fauxrdma.memory.regions import MemoryRegion
+from fauxrdma.runtime.busy_poll import BusyPoll
 from fauxrdma.runtime.connection_service import ConnectionService
 from fauxrdma.runtime.emulated_hca import EmulatedHca
 from fauxrdma.runtime.event_pipe import EventGate
@@ -114,6 +115,7 @@ class DataPath:
             self._sender = self._unshaped = UnshapedSender(loop, self.flows, self.meter, self._offer_link, self._arm)
         self._send = self._sender.send
         self._queue = self._sender.queue
+        self._busy_poll = BusyPoll(loop)
         self._timer = self._make_timer(loop)
         self.gate: EventGate | None = None  # of events to applications
         self._armed_ns: int | None = None  # fabric time the timer is set to
@@ -199,6 +201,7 @@ class DataPath:
         self._closed = True
         self._sender.close()
         self._timer.close()
+        self._busy_poll.close()
         self._peers.close()
 
     # ---- events from applications --------------------------------------------------------------------------------
@@ -218,6 +221,7 @@ class DataPath:
                         extents = ((memory, len(data) - WRITE_ONLY_BYTES),)
                         self.meter.sent(hca.info.lid, flow.dlid, extents, label=flow.label, vl=flow.vl)
                         self._arm(hca)
+                        self._busy_poll.stir()
                         return
         self._feed_engine(hca, Doorbell(qpn))
         self._arm(hca)
@@ -277,6 +281,8 @@ class DataPath:
         self.meter.landed(write[1], memory, len(payload))
         if out:
             self._perform(hca, out)
+        if self._unshaped is not None:
+            self._busy_poll.stir()
         return True
 
     def received(self, frame: Frame) -> None:
