@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import threading
+from collections.abc import Callable
 from typing import TypeVar
 
 from fauxrdma.abi import control_verbs as V
@@ -13,7 +15,7 @@ from fauxrdma.errors import FauxrdmaError, SetupError, VerbsError
 from fauxrdma.runtime.descriptor_passing import receive_with_descriptors, send_with_descriptors
 from fauxrdma.wire.control import LENGTH_BYTES, Message, MessageBuffer, decode, pack_frame
 
-__all__ = ["ControlChannel"]
+__all__ = ["IN_PROCESS", "ControlChannel", "open_channel"]
 
 M = TypeVar("M", bound=Message)
 
@@ -111,6 +113,11 @@ class ControlChannel:
         """The socket's descriptor; -1 once closed."""
         return self._socket.fileno()
 
+    def wait(self, poller: select.poll, timeout_s: float | None) -> list[tuple[int, int]]:
+        """What is ready of what `poller` looks at; nothing when `timeout_s` have passed. All waiting of this context's
+        objects is done here."""
+        return poller.poll(None if timeout_s is None else timeout_s * 1000)
+
     def daemon_gone(self) -> bool:
         """Whether the daemon has closed the connection."""
         if self._socket.fileno() < 0:
@@ -129,3 +136,13 @@ class ControlChannel:
     def close(self) -> None:
         """Hang up: the daemon releases everything this application owned. Idempotent."""
         self._socket.close()
+
+
+IN_PROCESS: dict[str, Callable[[], ControlChannel]] = {}
+"""Daemons that live in this process, by the path that stands for their socket: what makes a channel to each."""
+
+
+def open_channel(path: str) -> ControlChannel:
+    """A channel to the daemon at `path`. Raises SetupError when nobody answers there."""
+    make = IN_PROCESS.get(path)
+    return ControlChannel(path) if make is None else make()

@@ -45,10 +45,10 @@ from fauxrdma.wire.control import Message
 from fauxrdma.wire.fabric_messages import FlowLanding, FlowStart, FlowStop, PathAnswer
 from fauxrdma.wire.headers import Frame, decode_header, encode_header
 
-__all__ = ["FabricWorld"]
+__all__ = ["FabricWorld", "Turns", "WorldNode"]
 
 
-class _Turns:
+class Turns:
     """Stands where the event loop stands: calls that were put off, in order."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _Link:
 
     writable = True
 
-    def __init__(self, target: _Node) -> None:
+    def __init__(self, target: WorldNode) -> None:
         self._target = target
 
     def send(self, frame: Frame) -> None:
@@ -89,7 +89,7 @@ class _Link:
 class _Peers(PeerDirectory):
     """Links to the other nodes of a world; `node_of(lid)` says which has an HCA."""
 
-    def __init__(self, node_of: Callable[[int], _Node | None], *arguments: Any) -> None:
+    def __init__(self, node_of: Callable[[int], WorldNode | None], *arguments: Any) -> None:
         super().__init__(*arguments)
         self._node_of = node_of
 
@@ -100,10 +100,10 @@ class _Peers(PeerDirectory):
         return _Link(node) if node is not None else None
 
 
-class _Node(VirtualDataPath):
+class WorldNode(VirtualDataPath):
     """One node's HCAs."""
 
-    def __init__(self, world: FabricWorld, node: int, turns: _Turns, quantum: int, *, adaptive: bool) -> None:
+    def __init__(self, world: FabricWorld, node: int, turns: Turns, quantum: int, *, adaptive: bool) -> None:
         self._world = world
         super().__init__(
             cast(Any, turns), node, world.clock, shaped=True, quantum=quantum,
@@ -135,7 +135,7 @@ class Seat(SimHca):
     """A GPU of the world with the HCA that it uses, and a completion queue of its own."""
 
     emulated: EmulatedHca
-    node: _Node
+    node: WorldNode
 
     def add(self, wc: WC, solicited: bool) -> bool:
         """A completion: the application hears of it at the end of the step."""
@@ -179,7 +179,7 @@ class FabricWorld(BaseWorld):
         self.manager = SubnetManager(topology, seed)
         self._state = SubnetState(self.manager, "virtual", 1.0)
         self._paths: dict[tuple[int, int, int], PathAnswer] = {}
-        self._turns = _Turns()
+        self._turns = self._make_turns()
         self.clock = VirtualClock(0)
         """That all nodes go by."""
         self._lines: list[str] = []
@@ -188,13 +188,13 @@ class FabricWorld(BaseWorld):
         """Completions so far."""
         used = topology.active_gpus
         quantum = choose_quantum(topology, topology.hosts, used, VIRTUAL_QUANTUM_DILATION)
-        self._nodes: list[_Node] = []
-        self._by_lid: dict[int, _Node] = {}
+        self._nodes: list[WorldNode] = []
+        self._by_lid: dict[int, WorldNode] = {}
         self._due: list[int | None] = [None] * topology.hosts
         self._news: set[int] = set()
         emulated: dict[int, EmulatedHca] = {}
         for number in range(topology.hosts):
-            node = _Node(self, number, self._turns, quantum, adaptive=self.manager.routes.engine == "adaptive")
+            node = self._make_node(number, quantum, self.manager.routes.engine == "adaptive")
             node.on_news = _adder(self._news, number)
             if traced:
                 node.trace(EventTrace(self._lines.append))
@@ -214,9 +214,15 @@ class FabricWorld(BaseWorld):
             hca.cqs[seat.cqn] = seat
             self.hcas.append(seat)
 
+    def _make_turns(self) -> Turns:
+        return Turns()
+
+    def _make_node(self, number: int, quantum: int, adaptive: bool) -> WorldNode:
+        return WorldNode(self, number, self._turns, quantum, adaptive=adaptive)
+
     # ---- what nodes ask of the subnet manager --------------------------------------------------------------------
 
-    def node_of(self, lid: int) -> _Node | None:
+    def node_of(self, lid: int) -> WorldNode | None:
         """The node that has an HCA."""
         return self._by_lid.get(lid)
 

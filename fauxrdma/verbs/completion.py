@@ -74,7 +74,7 @@ class CompChannel:
         faster. One event only: programs wait for `fd` to be readable, which it must be while there are more."""
         poller = select.poll()  # one for each call: threads may wait on one channel
         poller.register(self.fd, select.POLLIN)
-        if not poller.poll(None if timeout_s is None else timeout_s * 1000):
+        if not self.context._channel.wait(poller, timeout_s):
             return None
         try:
             data = os.read(self.fd, _EVENT_BYTES)
@@ -84,9 +84,10 @@ class CompChannel:
             raise VerbsError(errno.EIO, f"the HCA daemon at {self.context._channel.path!r} is gone")
         return int.from_bytes(data, "little")
 
-    def _wait_for(self, cq: CQ, timeout_s: float | None) -> None:
-        """Until an event of `cq` came (it is acknowledged here), or anything else that makes it worth to look again.
-        Threads may wait for different queues: one at a time reads the channel, and wakes whom its event is for."""
+    def _wait_for(self, cq: CQ, timeout_s: float | None) -> bool:
+        """Until an event of `cq` came (it is acknowledged here), or anything else that makes it worth to look again;
+        False when the time is over. Threads may wait for different queues: one at a time reads the channel, and wakes
+        whom its event is for."""
         with self._turn:
             if cq.handle not in self._woken and not self._reading:
                 self._reading = True
@@ -94,7 +95,7 @@ class CompChannel:
                 if cq.handle not in self._woken:
                     self._turn.wait(timeout_s)
                 self._woken.discard(cq.handle)
-                return
+                return True
         event_cq = None
         try:
             event_cq = self.get_cq_event(timeout_s=timeout_s)
@@ -106,6 +107,7 @@ class CompChannel:
                 if event_cq is not None and event_cq is not cq:
                     self._woken.add(event_cq.handle)
                 self._turn.notify_all()
+        return event_cq is not None
 
     async def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for any event of the channel; all who wait are woken, and look at their own queues."""
@@ -312,7 +314,8 @@ class CQ:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return []
-            channel._wait_for(self, left)
+            if not channel._wait_for(self, left) and left is not None:
+                return self.look(max_entries)[1]
 
     async def next(self) -> WC:
         """The next completion, without blocking the event loop. Raises VerbsError(EIO) when the daemon is gone."""

@@ -22,10 +22,11 @@ from fauxrdma.ib.enums import AsyncEventType
 from fauxrdma.ib.profiles import parse_profile
 from fauxrdma.ib.rnic import as_adapter_of
 from fauxrdma.memory.shared import SharedMemory, address_of
-from fauxrdma.runtime.control_channel import ControlChannel
+from fauxrdma.runtime.control_channel import open_channel
 from fauxrdma.runtime.fabric_clock import FabricClock
 from fauxrdma.runtime.injected_failures import CLIENT_VERBS, InjectedFailures
 from fauxrdma.topology.host_shape import HostShape
+from fauxrdma.verbs.children import Children
 from fauxrdma.verbs.event_account import EventAccount
 from fauxrdma.verbs.forked import watch_for_fork
 from fauxrdma.verbs.port_queries import PortQueries
@@ -61,7 +62,7 @@ def get_device_list(socket: str | None = None) -> list[HcaInfo]:
 
 def list_node(socket: str | None = None) -> V.HcaList:
     """What this node's daemon emulates: HCAs, fabric, clock."""
-    channel = ControlChannel(_socket_path(socket))
+    channel = open_channel(_socket_path(socket))
     try:
         return channel.request(V.ListHcas(ABI_VERSION), V.HcaList)[0]
     finally:
@@ -100,8 +101,8 @@ class Context(PortQueries):
     """
 
     def __init__(self, name: str | None = None, socket: str | None = None) -> None:
-        self._channel = ControlChannel(_socket_path(socket))
-        self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._channel = open_channel(_socket_path(socket))
+        self._children = Children()
         self._qps: weakref.WeakValueDictionary[int, QP] = weakref.WeakValueDictionary()
         self._srq_of_qp: dict[int, SRQ] = {}  # by number
         self._lock = threading.Lock()  # of the doorbells
@@ -133,6 +134,7 @@ class Context(PortQueries):
         """Under clock `virtual`: what threads wait for fabric time with."""
         self._clock = self.virtual or FabricClock(opened.epoch_ns, opened.dilation)
         watch_for_fork(self)
+        Children.tell(self)
 
     @property
     def socket(self) -> str:
@@ -211,7 +213,7 @@ class Context(PortQueries):
     def _readable(self, timeout_s: float | None) -> bool:
         poller = select.poll()
         poller.register(self.async_fd, select.POLLIN)
-        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+        return bool(self._channel.wait(poller, timeout_s))
 
     def _next_notice(self) -> V.AsyncEventNotice | None:
         """The next event in the pipe, and no more: programs wait for `async_fd` to be readable, which it must be while

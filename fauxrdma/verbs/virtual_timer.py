@@ -67,7 +67,7 @@ class VirtualTimer:
         poller.register(self.fd, select.POLLIN)
         poller.register(self._channel.fileno(), 0)  # hanging up is told all the same
         while not over():
-            for fd, _ in poller.poll():
+            for fd, _ in self._channel.wait(poller, None):
                 if fd != self.fd:
                     raise VerbsError(errno.EIO, f"the HCA daemon at {self._channel.path!r} is gone")
         self._clear()
