@@ -2,14 +2,10 @@
 
 - `Pair`: two HCAs in this process, in virtual time; frames are lost, doubled, delayed, overtaken or find the receiver
   not ready by rule or by seed (:mod:`fauxrdma.testing.pair`)
-- `MemoryProviderConformance`, `TransportConformance`: what any memory provider and any transport must pass
-  (:mod:`fauxrdma.testing.memory_conformance`, :mod:`fauxrdma.testing.transport_conformance`)
 - `End`: one end of a connection (:mod:`fauxrdma.testing.end`)
 - `ObjectWatch`, `LeakedObjects`, `Deadlock`, `FaultRule`: what the above are made of, and raise
-- the pytest plugin with the fixtures `fauxrdma_pair` and `fauxrdma_fabric` (:mod:`fauxrdma.testing.plugin`)
 
-docs/testing.md shows how to use them. The names are loaded on first use: the plugin must cost those nothing who do not
-use it.
+The names are loaded on first use.
 """
 
 from __future__ import annotations
