@@ -14,12 +14,16 @@ import importlib
 from typing import Any
 
 _LAZY = {
+    "BufferProvider": "memory_conformance",
     "Deadlock": "in_process",
     "End": "end",
     "FaultRule": "frame_faults",
     "LeakedObjects": "leaks",
+    "MemoryProviderConformance": "memory_conformance",
+    "NewMemoryProvider": "memory_conformance",
     "ObjectWatch": "leaks",
     "Pair": "pair",
+    "TransportConformance": "transport_conformance",
 }
 
 
