@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable
 
-__all__ = ["SleepWatch", "is_running"]
+__all__ = ["SleepWatch", "cpu_clock_ns", "is_blocked", "is_running"]
 
 _BLOCKED = frozenset("StTIZX")
 """Waiting, stopped, idle, or ended. Not D: a thread that waits for a disk goes on by itself, and soon."""
@@ -31,12 +31,14 @@ class SleepWatch:
         """Begin a look at these processes and their children. Those of the process that started this one are left out:
         it holds the lab, of which they are the daemons and the ranks."""
         lab = os.getppid()
-        self._sample = {each: _cpu_ns(each) for pid in pids for each in (pid, *(_children(pid) if pid != lab else ()))}
+        self._sample = {
+            each: cpu_clock_ns(_clock(each)) for pid in pids for each in (pid, *(_children(pid) if pid != lab else ()))
+        }
 
     def asleep(self) -> bool:
         """End the look: whether all slept when it began."""
         return all(_threads_blocked(pid) for pid in self._sample) and all(
-            _cpu_ns(pid) == before for pid, before in self._sample.items()
+            cpu_clock_ns(_clock(pid)) == before for pid, before in self._sample.items()
         )
 
 
@@ -45,11 +47,21 @@ def is_running(pid: int) -> bool:
     return _state(f"/proc/{pid}/stat") not in ("", "Z", "X")
 
 
-def _cpu_ns(pid: int) -> int:
+def is_blocked(path: str) -> bool:
+    """Whether the thread with this `stat` file in /proc sleeps, or has ended."""
+    return _state(path) in _BLOCKED
+
+
+def cpu_clock_ns(clock: int) -> int:
+    """What a CPU-time clock shows; -1 when its process or thread has ended."""
     try:
-        return time.clock_gettime_ns(~pid << 3 | 2)
+        return time.clock_gettime_ns(clock)
     except OSError:
-        return -1  # it has ended
+        return -1
+
+
+def _clock(pid: int) -> int:
+    return ~pid << 3 | 2
 
 
 def _threads_blocked(pid: int) -> bool:
@@ -57,7 +69,7 @@ def _threads_blocked(pid: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return True
-    return all(_state(f"/proc/{pid}/task/{thread}/stat") in _BLOCKED for thread in threads)
+    return all(is_blocked(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
 
 
 def _state(path: str) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable
 
-__all__ = ["ThreadWatch"]
+from fauxrdma.runtime.sleepers import cpu_clock_ns, is_blocked
 
-_BLOCKED = frozenset("StTIZX")
+__all__ = ["ThreadWatch"]
 
 
 class ThreadWatch:
@@ -23,7 +22,7 @@ class ThreadWatch:
         if threads is None:
             left_out = {threading.get_native_id(), *besides}
             threads = [number for number in self.threads() if number not in left_out]
-        self._sample = {number: _cpu_ns(number) for number in threads}
+        self._sample = {number: cpu_clock_ns(_clock(number)) for number in threads}
 
     @staticmethod
     def threads() -> list[int]:
@@ -32,21 +31,11 @@ class ThreadWatch:
 
     def asleep(self) -> bool:
         """Whether all of them have slept since."""
-        return all(_state(number) in _BLOCKED and _cpu_ns(number) == before for number, before in self._sample.items())
+        return all(
+            is_blocked(f"/proc/self/task/{number}/stat") and cpu_clock_ns(_clock(number)) == before
+            for number, before in self._sample.items()
+        )
 
 
-def _cpu_ns(thread: int) -> int:
-    try:
-        return time.clock_gettime_ns(~thread << 3 | 6)
-    except OSError:
-        return -1  # it has ended
-
-
-def _state(thread: int) -> str:
-    try:
-        with open(f"/proc/self/task/{thread}/stat", "rb", buffering=0) as file:
-            line = file.read(512)
-    except OSError:
-        return "X"
-    at = line.rfind(b")")
-    return chr(line[at + 2]) if len(line) > at + 2 else "X"
+def _clock(thread: int) -> int:
+    return ~thread << 3 | 6
