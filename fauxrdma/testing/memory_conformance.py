@@ -33,6 +33,7 @@ from fauxrdma.ib.enums import (
 )
 from fauxrdma.testing.end import End
 from fauxrdma.testing.pair import Pair
+from fauxrdma.testing.two_devices import TwoDevices, pattern
 from fauxrdma.verbs import MR, PD, SGE, Context, RecvWR, SendWR
 
 __all__ = ["BufferProvider", "MemoryProvider", "MemoryProviderConformance", "NewMemoryProvider"]
@@ -70,7 +71,7 @@ class BufferProvider:
         return MR.over(pd, self._make(length), access, provider=self.name)
 
 
-class MemoryProviderConformance:
+class MemoryProviderConformance(TwoDevices):
     """Derive a test class from it and say what the provider is. The peer's memory is fauxrdma's own."""
 
     def make_provider(self) -> MemoryProvider:
@@ -81,13 +82,6 @@ class MemoryProviderConformance:
         """Two open devices that reach each other: the provider's memory is registered with the first. A `Pair`'s unless
         overridden."""
         return _pair()
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def contexts(cls) -> Iterator[tuple[Context, Context]]:
-        """What `open_contexts` opens."""
-        with cls().open_contexts() as contexts:
-            yield contexts
 
     @pytest.fixture
     def ends(self, contexts: tuple[Context, Context]) -> Iterator[tuple[End, End]]:
@@ -107,7 +101,7 @@ class MemoryProviderConformance:
     def test_a_peer_writes_and_reads_it(self, ends: tuple[End, End], provider: MemoryProvider, length: int) -> None:
         ours, peer = ends
         with provider.register(ours.pd, length, ALL) as region:
-            data = _pattern(length)
+            data = pattern(length)
             peer.mr.write(data, length)
             assert _access(peer, IBV_WR_RDMA_WRITE, region, length) == IBV_WC_SUCCESS
             assert _seen(region, length) == data
@@ -119,22 +113,22 @@ class MemoryProviderConformance:
         ours, peer = ends
         with provider.register(ours.pd, 9000, ALL) as region:
             region.write(b"\xaa" * 9000, 9000)
-            peer.mr.write(_pattern(5000), 5000)
+            peer.mr.write(pattern(5000), 5000)
             assert _access(peer, IBV_WR_RDMA_WRITE, region, 5000, 3001) == IBV_WC_SUCCESS
-            assert _seen(region, 9000) == b"\xaa" * 3001 + _pattern(5000) + b"\xaa" * 999
+            assert _seen(region, 9000) == b"\xaa" * 3001 + pattern(5000) + b"\xaa" * 999
 
     def test_it_is_sent_from_and_received_into(self, ends: tuple[End, End], provider: MemoryProvider) -> None:
         ours, peer = ends
         with provider.register(ours.pd, 20_000, ALL) as region:
-            region.write(_pattern(20_000), 20_000)
+            region.write(pattern(20_000), 20_000)
             peer.receive(20_000, 1)
             ours.qp.post_send(SendWR(2, IBV_WR_SEND, [_sge(region, 0, 20_000)], send_flags=IBV_SEND_SIGNALED))
             assert [wc.status for wc in (*ours.wait(), *peer.wait())] == [IBV_WC_SUCCESS] * 2
-            assert peer.mr.read(20_000, 0) == _pattern(20_000)
+            assert peer.mr.read(20_000, 0) == pattern(20_000)
             ours.qp.post_recv(RecvWR(3, [_sge(region, 10_000, 5000), _sge(region, 0, 5000)]))
             peer.send(10_000, 4)
             assert [wc.status for wc in (*peer.wait(), *ours.wait())] == [IBV_WC_SUCCESS] * 2
-            assert _seen(region, 5000, 10_000) + _seen(region, 5000) == _pattern(20_000)[:10_000]
+            assert _seen(region, 5000, 10_000) + _seen(region, 5000) == pattern(20_000)[:10_000]
 
     def test_nothing_is_reached_beyond_it(self, ends: tuple[End, End], provider: MemoryProvider) -> None:
         ours, peer = ends
@@ -236,8 +230,3 @@ def _access(peer: End, opcode: int, region: MR, length: int, offset: int = 0) ->
 def _seen(region: MR, length: int, offset: int = 0) -> bytes:
     """What the application finds in its memory."""
     return region.read(length, offset)
-
-
-def _pattern(length: int) -> bytes:
-    block = bytes((number * number + 3 * number + 1) & 0xFF for number in range(1021))
-    return (block * (length // len(block) + 1))[:length]

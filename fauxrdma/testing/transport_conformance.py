@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -49,6 +48,7 @@ from fauxrdma.ib.enums import (
     QpType,
 )
 from fauxrdma.testing.end import End
+from fauxrdma.testing.two_devices import TwoDevices, pattern
 from fauxrdma.verbs import AH, SGE, Context, RecvWR, SendWR
 
 __all__ = ["LENGTHS", "TransportConformance"]
@@ -63,7 +63,7 @@ Make = Callable[..., End]
 Two = tuple[End, End]
 
 
-class TransportConformance:
+class TransportConformance(TwoDevices):
     """Derive a test class from it and say how to open two devices that reach each other. All of it is about what verbs
     promise; nothing is about how long it takes."""
 
@@ -71,17 +71,6 @@ class TransportConformance:
     """The queue pairs that the transport has; of others, creating one must be refused."""
     send_with_immediate: bool = True
     """Whether a SEND may carry immediate data; if not, posting one must be refused."""
-
-    def open_contexts(self) -> AbstractContextManager[tuple[Context, Context]]:
-        """Two open devices, or one twice. Called once for each class; what is opened is closed by it."""
-        raise NotImplementedError(f"{type(self).__name__} must say how to open two devices: override open_contexts")
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def contexts(cls) -> Iterator[tuple[Context, Context]]:
-        """What `open_contexts` opens."""
-        with cls().open_contexts() as contexts:
-            yield contexts
 
     @pytest.fixture
     def make(self, contexts: tuple[Context, Context]) -> Iterator[Make]:
@@ -108,42 +97,42 @@ class TransportConformance:
     @pytest.mark.parametrize("nbytes", LENGTHS)
     def test_a_write_lands_where_it_was_sent_and_nowhere_else(self, ends: Two, nbytes: int) -> None:
         a, b = ends
-        a.mr.write(_pattern(_REGION, 1), _REGION)
-        before = _pattern(_REGION, 2)
+        a.mr.write(pattern(_REGION, 1), _REGION)
+        before = pattern(_REGION, 2)
         b.mr.write(before, _REGION)
         a.write(b, nbytes, offset=100)
         _all_succeed(a.wait())
-        expected = before[:100] + _pattern(_REGION, 1)[100 : 100 + nbytes] + before[100 + nbytes :]
+        expected = before[:100] + pattern(_REGION, 1)[100 : 100 + nbytes] + before[100 + nbytes :]
         assert b.mr.read(_REGION, 0) == expected
 
     @pytest.mark.parametrize("nbytes", LENGTHS)
     def test_a_read_brings_what_is_there(self, ends: Two, nbytes: int) -> None:
         a, b = ends
-        b.mr.write(_pattern(_REGION, 3), _REGION)
+        b.mr.write(pattern(_REGION, 3), _REGION)
         a.mr.write(bytes(_REGION), _REGION)
         a.post(IBV_WR_RDMA_READ, 1, nbytes, b, offset=9)
         _all_succeed(a.wait())
-        assert a.mr.read(_REGION, 0) == bytes(9) + _pattern(_REGION, 3)[9 : 9 + nbytes] + bytes(_REGION - 9 - nbytes)
+        assert a.mr.read(_REGION, 0) == bytes(9) + pattern(_REGION, 3)[9 : 9 + nbytes] + bytes(_REGION - 9 - nbytes)
 
     @pytest.mark.parametrize("nbytes", LENGTHS)
     def test_a_message_fills_one_receive(self, ends: Two, nbytes: int) -> None:
         a, b = ends
-        a.mr.write(_pattern(_REGION, 4), _REGION)
+        a.mr.write(pattern(_REGION, 4), _REGION)
         b.mr.write(bytes(_REGION), _REGION)
         b.receive(_REGION, 5)
         a.send(nbytes, 6)
         _all_succeed(a.wait())
         (wc,) = b.wait()
         assert (wc.status, wc.wr_id, wc.byte_len) == (IBV_WC_SUCCESS, 5, nbytes)
-        assert b.mr.read(_REGION, 0) == _pattern(_REGION, 4)[:nbytes] + bytes(_REGION - nbytes)
+        assert b.mr.read(_REGION, 0) == pattern(_REGION, 4)[:nbytes] + bytes(_REGION - nbytes)
 
     def test_a_gathered_message_is_scattered(self, ends: Two) -> None:
         a, b = ends
-        a.mr.write(_pattern(_REGION, 5), _REGION)
+        a.mr.write(pattern(_REGION, 5), _REGION)
         b.qp.post_recv(RecvWR(1, [b.sge(1000, 10), b.sge(5000, 9000)]))
         a.qp.post_send(SendWR(2, IBV_WR_SEND, [a.sge(0, 3), a.sge(400, 5000), a.sge(77, 1)], send_flags=2))
         _all_succeed([*a.wait(), *b.wait()])
-        data = _pattern(_REGION, 5)
+        data = pattern(_REGION, 5)
         whole = data[:3] + data[400:5400] + data[77:78]
         assert b.mr.read(10, 1000) + b.mr.read(len(whole) - 10, 5000) == whole
 
@@ -276,12 +265,12 @@ class TransportConformance:
             return
         a, b = make(0, qp_type=IBV_QPT_UC), make(1, qp_type=IBV_QPT_UC)
         a.connect(b)
-        a.mr.write(_pattern(20_000, 6), 20_000)
+        a.mr.write(pattern(20_000, 6), 20_000)
         b.receive(64, 3)
         a.write(b, 20_000, offset=0)
         a.send(64, 2, offset=0)
         _all_succeed([*a.wait(2), *b.wait()])
-        assert b.mr.read(20_000, 0) == _pattern(20_000, 6)
+        assert b.mr.read(20_000, 0) == pattern(20_000, 6)
 
     def test_a_datagram_finds_its_queue_pair(self, make: Make) -> None:
         if IBV_QPT_UD not in self.qp_types:
@@ -299,12 +288,6 @@ class TransportConformance:
             (wc,) = b.wait()
         assert (wc.status, wc.byte_len, wc.src_qp) == (IBV_WC_SUCCESS, _GRH_BYTES + 8, a.qp.qp_num)
         assert b.mr.read(8, _GRH_BYTES) == b"datagram"
-
-
-def _pattern(length: int, salt: int) -> bytes:
-    """Bytes of which no two stretches are alike."""
-    block = bytes((number * number + salt * (number + 7)) & 0xFF for number in range(1021))
-    return (block * (length // len(block) + 1))[:length]
 
 
 def _word(end: End) -> int:
