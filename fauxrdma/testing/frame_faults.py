@@ -58,17 +58,20 @@ class FaultRule:
     seen: int = 0
     """Frames that fitted, those that `nth` or `probability` left alone included."""
     removed: bool = False
-    _codes: frozenset[int] = field(default=frozenset(), repr=False)
+    _codes: frozenset[int] = field(default=frozenset(), init=False, repr=False)
+    _numbers: Collection[int] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ConfigError(f"a frame cannot be told to {self.action!r}: known are {', '.join(ACTIONS)}")
-        if self.direction is not None and self.direction.replace(" ", "") not in DIRECTIONS:
-            raise ConfigError(f"direction is a->b or b->a, got {self.direction!r}")
+        if self.direction is not None:
+            given, self.direction = self.direction, self.direction.replace(" ", "")
+            if self.direction not in DIRECTIONS:
+                raise ConfigError(f"direction is a->b or b->a, got {given!r}")
         if self.probability is not None and not 0 <= self.probability <= 1:
             raise ConfigError(f"a probability is from 0 to 1, got {self.probability!r}")
-        numbers = () if self.nth is None else (self.nth,) if isinstance(self.nth, int) else self.nth
-        if any(number < 1 for number in numbers):
+        self._numbers = () if self.nth is None else (self.nth,) if isinstance(self.nth, int) else self.nth
+        if any(number < 1 for number in self._numbers):
             raise ConfigError(f"frames are counted from 1, got nth={self.nth!r}")
         if self.times is not None and self.times < 1:
             raise ConfigError(f"times is at least 1, got {self.times!r}")
@@ -84,7 +87,7 @@ class FaultRule:
         """Whether it applies to this frame, which is counted."""
         if self.removed or (self._codes and frame.opcode not in self._codes):
             return False
-        if self.direction is not None and self.direction.replace(" ", "") != direction:
+        if self.direction is not None and self.direction != direction:
             return False
         if self.psn is not None and not 0 <= psn_diff(self.psn, frame.psn) < _packets(frame):
             return False
@@ -93,7 +96,7 @@ class FaultRule:
         if self.where is not None and not self.where(frame):
             return False
         self.seen += 1
-        if self.nth is not None and self.seen not in ((self.nth,) if isinstance(self.nth, int) else self.nth):
+        if self.nth is not None and self.seen not in self._numbers:
             return False
         if self.probability is not None and rng.random() >= self.probability:
             return False

@@ -26,7 +26,7 @@ from fauxrdma.fabric.timekeeper import POLL_NS
 from fauxrdma.ib.profiles import DEFAULT_PROFILE, parse_profile
 from fauxrdma.runtime.app_session import AppSession
 from fauxrdma.runtime.control_channel import IN_PROCESS, ControlChannel
-from fauxrdma.sim.fabric_world import FabricWorld, WorldNode
+from fauxrdma.sim.fabric_world import FabricWorld
 from fauxrdma.testing.pump import PumpLoop
 from fauxrdma.testing.threads import ThreadWatch
 from fauxrdma.topology.graph import Topology
@@ -100,9 +100,6 @@ class InProcessWorld(FabricWorld):
 
     def _make_turns(self) -> PumpLoop:
         return PumpLoop()
-
-    def _make_node(self, number: int, quantum: int, adaptive: bool) -> WorldNode:
-        return WorldNode(self, number, self._turns, quantum, adaptive=adaptive)
 
     def socket_path(self, node: int) -> str:
         """What stands for the path of a node's socket. Raises ConfigError for a node that is not there."""
@@ -253,11 +250,6 @@ class InProcessWorld(FabricWorld):
                 self._turn.release()
 
     # ---- the end -------------------------------------------------------------------------------------------------
-
-    def sessions(self, node: int) -> int:
-        """Contexts that are open on a node."""
-        self.serve()
-        return len(self._sessions[node])
 
     def hang_up(self, node: int) -> None:
         """End all contexts of a node, as when their processes are killed."""

@@ -134,11 +134,7 @@ class Pair:
     def run(self, until: Callable[[], Any] | None = None, timeout_s: float = 60.0) -> bool:
         """Let fabric time go on until `until()` is true, without it until nothing is left to happen; `timeout_s` of
         fabric time at most. Returns whether that was reached."""
-        if until is not None:
-            return bool(self.world.wait(until, timeout_s))
-        deadline = self.now_ns + round(timeout_s * 1e9)
-        self.world.wait(lambda: self.world.idle, timeout_s)
-        return self.now_ns < deadline or self.world.idle
+        return bool(self.world.wait(until or (lambda: self.world.idle), timeout_s))
 
     def advance(self, ns: int) -> None:
         """Let `ns` of fabric time pass. Raises ConfigError for a negative number."""
