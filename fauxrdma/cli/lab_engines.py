@@ -1,4 +1,4 @@
-"""`fauxrdma lab export` and `node`: labs on engines that place containers, and what they place."""
+"""`fauxrdma lab export` and `node`: labs on engines that place nodes, and what they place."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _LINGER_S = 2.0
 
 
 class Engine(StrEnum):
-    """Who runs the containers."""
+    """Who places the nodes."""
 
     COMPOSE = "compose"
     SWARM = "swarm"
     KUBERNETES = "kubernetes"
+    SLURM = "slurm"
 
 
 def export(
@@ -32,15 +33,17 @@ def export(
     ] = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Print a lab as input of docker compose, Docker Swarm or Kubernetes; with --format json as one JSON list.
+    """Print a lab as input of docker compose, Docker Swarm, Kubernetes or Slurm; with --format json as JSON.
 
-    The image (key `image`) is that of the Dockerfile. Each node is a container with its HCA daemon and its ranks.
+    The image (key `image`) is that of the Dockerfile. Each node is a container with its HCA daemon and its ranks. For
+    Slurm it is a batch script (a string in JSON), whose nodes are tasks of srun, without an image.
 
     \b
     Examples:
       fauxrdma lab export -o docker-compose.yml && docker compose up --abort-on-container-failure
       fauxrdma lab export --driver swarm -o docker-stack.yml && docker stack deploy -c docker-stack.yml digits
       fauxrdma lab export --driver kubernetes | kubectl apply -f -
+      fauxrdma lab export --driver slurm | sbatch
     """
     from fauxrdma.cli.output import print_json
     from fauxrdma.errors import SetupError

@@ -1,7 +1,9 @@
-"""Labs as input of compose, Swarm and Kubernetes: what must be in it for the containers to find each other."""
+"""Labs as input of compose, Swarm, Kubernetes and Slurm: what must be in it for the nodes to find each other."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def _documents(lab: LabFile, engine: str) -> list[dict[str, Any]]:
     return list(YAML(typ="safe").load_all(exported(lab, engine)))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["compose", "swarm", "kubernetes"])
 def test_what_is_written_is_what_was_made(lab: LabFile, engine: str) -> None:
     assert _documents(lab, engine) == ENGINES[engine][1](lab)
 
@@ -113,6 +115,18 @@ def test_kubernetes(lab: LabFile) -> None:
     labels = spec["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
     assert service["spec"]["selector"].items() <= manager["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_slurm(lab: LabFile) -> None:
+    script = exported(lab, "slurm")
+    assert re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE) == [
+        "--job-name=fauxrdma-digits", "--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=1048576K",
+    ]  # fmt: skip
+    assert 'master=$(address "${hosts[2]}")' in script  # where rank 0 is
+    assert f"cd {lab.folder}\n" in script
+    assert '--listen "0.0.0.0:$manager_port" --verbose --die-with-parent' in script
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_without_a_job_nodes_stay(tmp_path: Path) -> None:

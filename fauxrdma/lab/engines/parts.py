@@ -35,7 +35,7 @@ def check_exportable(lab_file: LabFile) -> None:
     if lab_file.form.clock == "virtual":
         raise ConfigError(f"{lab_file.path}: virtual time is kept for processes of one machine: use clock: paced")
     if lab_file.events:
-        raise ConfigError(f"{lab_file.path}: events go into the fabric's own file where containers run it")
+        raise ConfigError(f"{lab_file.path}: events go into the fabric's own file where an engine runs it")
     lab_files(lab_file)
 
 
@@ -63,25 +63,34 @@ def lab_files(lab_file: LabFile) -> dict[str, Path]:
     return found
 
 
-def manager_command(lab_file: LabFile) -> list[str]:
-    """Of the subnet manager, as LocalLab starts it."""
+def manager_command(lab_file: LabFile, *, folder: str = FOLDER, port: str = str(MANAGER_PORT)) -> list[str]:
+    """Of the subnet manager, as LocalLab starts it; `folder` is where the lab file's folder is found there."""
     form, placement = lab_file.form, lab_file.placement
-    fabric = lab_file.fabric.replace(str(lab_file.folder), FOLDER)
+    fabric = lab_file.fabric.replace(str(lab_file.folder), folder)
     return [
         "fauxrdma-subnet-manager", fabric,
         "--nodes", str(form.nodes), "--gpus", str(placement.gpus_to_pace(lab_file.topology)),
         "--nodes-in-use", str(len(placement.nodes)), "--profile", parse_profile(form.profile).spec,
         "--clock", form.clock, "--dilation", form.dilation, "--seed", str(form.seed),
         *(["--routing", form.routing] if form.routing else []),
-        "--listen", f"0.0.0.0:{MANAGER_PORT}", "--verbose",
+        "--listen", f"0.0.0.0:{port}", "--verbose",
     ]  # fmt: skip
 
 
-def node_command(lab_file: LabFile, node: str, manager: str, master: str) -> list[str]:
-    """Of one node: its HCA daemon and, if the lab has a job, its ranks."""
+def node_command(
+    lab_file: LabFile,
+    node: str,
+    manager: str,
+    master: str,
+    *,
+    folder: str = FOLDER,
+    manager_port: str = str(MANAGER_PORT),
+    master_port: str = str(MASTER_PORT),
+) -> list[str]:
+    """Of one node: its HCA daemon and, if the lab has a job, its ranks. `manager` and `master` are host names."""
     return [
-        "fauxrdma", "lab", "node", f"{FOLDER}/{Path(lab_file.path).name}", "--node", node,
-        "--subnet-manager", f"{manager}:{MANAGER_PORT}", "--master", f"{master}:{MASTER_PORT}",
+        "fauxrdma", "lab", "node", f"{folder}/{Path(lab_file.path).name}", "--node", node,
+        "--subnet-manager", f"{manager}:{manager_port}", "--master", f"{master}:{master_port}",
         *([] if lab_file.form.job is not None else ["--no-job"]),
     ]  # fmt: skip
 
