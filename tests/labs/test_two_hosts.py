@@ -24,6 +24,16 @@ ENVIRONMENT = {
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     "PYTHONPATH": str(REPOSITORY),
 }
+KEEPS_GOING = """
+import numpy as np
+from fauxrdma.communicator import Communicator
+
+with Communicator.from_env() as world:
+    for step in range(1_000_000):
+        world.all_reduce(np.ones(1000, dtype=np.float32))
+        if step == 3:
+            print("under way", flush=True)
+"""
 
 
 def _ip(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,6 +46,11 @@ class Hosts:
     def __init__(self, folder: Path, spaces: dict[str, str]) -> None:
         self.folder = folder
         self._spaces = spaces
+
+    def cut(self) -> None:
+        """Take down the link between the two."""
+        done = _ip("-netns", self._spaces["host0"], "link", "set", "eth0", "down")
+        assert done.returncode == 0, done.stderr
 
     @contextmanager
     def running(self, host: str, command: str) -> Iterator[subprocess.Popen[str]]:
@@ -108,3 +123,16 @@ def test_ddp_on_two_hosts_trains_as_local_processes_do(hosts: Hosts) -> None:
     results = [re.findall(r"loss=\S+ .*params_sha256=\w+", text) for text in (outputs[0], local.stdout)]
     assert len(results[0]) == 1
     assert results[0] == results[1]
+
+
+def test_the_host_of_the_rendezvous_says_what_failed_when_the_link_is_cut(hosts: Hosts) -> None:
+    (hosts.folder / "train_digits.py").write_text(KEEPS_GOING)
+    with hosts.recipe() as nodes:
+        for node in nodes:
+            assert node.stdout is not None
+            assert any("under way" in line for line in node.stdout)
+        hosts.cut()
+        output = nodes[0].communicate(timeout=100)[0]
+        assert nodes[0].returncode == 1, output
+    assert "rank 0 (node 0, GPU 0) failed first" in output
+    assert re.search(r"CollectiveError: rank 0 lost rank 1: .* RETRY_EXC_ERR during all_reduce", output), output
