@@ -27,6 +27,10 @@ _NOT_SERVING = -1
 LEAVE_S = 10.0
 """How long rank 0 keeps serving, after it is done itself, for ranks that have not said goodbye (seconds)."""
 
+UNREACHABLE_S = 10.0
+"""How long bytes for the store may stay unacknowledged before it counts as gone (seconds). A machine whose link was cut
+is told nothing; one that is there acknowledges in its kernel, also while rank 0 is stopped."""
+
 
 def _receive_exactly(sock: socket.socket, count: int) -> bytes:
     data = bytearray()
@@ -183,6 +187,8 @@ class RendezvousStore:
                 time.sleep(pause)
                 pause = min(0.5, pause * 2)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: tcp(7)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREACHABLE_S * 1000))
         sock.settimeout(self._timeout_s)
         try:
             _send(sock, [_HELLO])
@@ -200,7 +206,12 @@ class RendezvousStore:
             try:
                 _send(self._socket, [operation, key, value])
                 ok, answer = _receive(self._socket)
-            except TimeoutError:
+            except TimeoutError as error:
+                if error.errno is not None:  # the kernel's, for what was sent; socket's own has none
+                    raise CollectiveError(
+                        f"the rendezvous store at {self._where} cannot be reached ({error}): is the link to rank 0's "
+                        "machine up?"
+                    ) from None
                 raise CollectiveError(
                     f"nobody set {key!r} in the rendezvous store at {self._where} within {self._timeout_s:g} s: "
                     "a rank is missing or late"

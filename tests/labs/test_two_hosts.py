@@ -125,14 +125,16 @@ def test_ddp_on_two_hosts_trains_as_local_processes_do(hosts: Hosts) -> None:
     assert results[0] == results[1]
 
 
-def test_the_host_of_the_rendezvous_says_what_failed_when_the_link_is_cut(hosts: Hosts) -> None:
+def test_both_hosts_say_what_failed_when_the_link_is_cut(hosts: Hosts) -> None:
     (hosts.folder / "train_digits.py").write_text(KEEPS_GOING)
     with hosts.recipe() as nodes:
         for node in nodes:
             assert node.stdout is not None
             assert any("under way" in line for line in node.stdout)
         hosts.cut()
-        output = nodes[0].communicate(timeout=100)[0]
-        assert nodes[0].returncode == 1, output
-    assert "rank 0 (node 0, GPU 0) failed first" in output
-    assert re.search(r"CollectiveError: rank 0 lost rank 1: .* RETRY_EXC_ERR during all_reduce", output), output
+        for here, node in enumerate(nodes):
+            output = node.communicate(timeout=100)[0]
+            assert node.returncode == 1, output
+            assert f"rank {here} (node {here}, GPU 0) failed first" in output
+            lost = rf"CollectiveError: rank {here} lost rank {1 - here}: .* RETRY_EXC_ERR during all_reduce"
+            assert re.search(lost, output), output
